@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from slurmkit.spec.findings import Finding
     from slurmkit.spec.jobspec import JobSpec
     from slurmkit.spec.submission import Submission
-    from slurmkit.state.gpu_metrics import GpuHistory, GpuMetrics, GpuSample, GpuTrace, JobWindow
+    from slurmkit.state.gpu_metrics import (
+        GpuHistory,
+        GpuMetrics,
+        GpuSample,
+        GpuTrace,
+        JobWindow,
+        NoSamples,
+    )
     from slurmkit.state.model import Capabilities
 
 __all__ = [
@@ -36,6 +43,7 @@ __all__ = [
     "JobWindow",
     "LaunchStep",
     "Launcher",
+    "NoSamples",
     "Plugin",
     "Policy",
     "Review",
@@ -61,6 +69,7 @@ _HOMES = {
     "KINDS": "config.plugins:KINDS",
     "LaunchStep": "planning.launchers.base:LaunchStep",
     "Launcher": "planning.launchers.base:Launcher",
+    "NoSamples": "state.gpu_metrics:NoSamples",
     "Plugin": "config.plugins:Plugin",
     "Policy": "planning.policies:Policy",
     "Review": "planning.policies:Review",

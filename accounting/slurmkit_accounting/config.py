@@ -2,8 +2,8 @@
 
 `[ledger]` and `[ldap]` say where the data is and comes from. `[ledger.service]` and
 `[ledger.schedule]` are for the site's service, `[gpu_use]` for what GPUs really do, `[notify]`,
-`[mail]` and `[webhook]` for notices. Passwords come from files or the environment, never from the
-command line.
+`[mail]`, `[webhook]` and `[job_mail]` for notices. Passwords come from files or the environment,
+never from the command line.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SampleInterval = Annotated[int, msgspec.Meta(ge=1, le=3600)]
 SampleDeadline = Annotated[float, msgspec.Meta(gt=0, le=60)]
 CurveDays = Annotated[int, msgspec.Meta(ge=1, le=36500)]
 ClientTimeout = Annotated[int, msgspec.Meta(ge=1, le=86400)]
+LedgerMinutes = Annotated[int, msgspec.Meta(ge=0, le=1440)]
+ArrayHours = Annotated[int, msgspec.Meta(ge=1, le=720)]
 
 
 class LedgerSection(msgspec.Struct, frozen=True):
@@ -166,6 +168,25 @@ class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
     budgets: tuple[str, ...] = ()
 
 
+class JobMailSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[job_mail]`: the mails about jobs that the service sends in place of Slurm.
+
+    Attributes:
+        spool: folder in which slurmkit-mail, Slurm's MailProg, leaves its events; empty: the
+            service sends no mails about jobs.
+        by: notifiers, by name: `mail`, `webhook`, or a site's own.
+        ledger_minutes: a mail waits so long for the ledger to have the end of the job, then it is
+            sent without the job's use and cost.
+        array_hours: a mail about an array waits so long for its last task, then it is sent with
+            what has ended by then.
+    """
+
+    spool: str = ""
+    by: tuple[str, ...] = ("mail",)
+    ledger_minutes: LedgerMinutes = 30
+    array_hours: ArrayHours = 24
+
+
 class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     """`[ledger.service]`: the address of the site's ledger service, and who may see what.
 
@@ -207,6 +228,7 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
         budgets: sends notices of budgets that are nearly or completely used up.
         close: closes the previous month.
         mail: mails each PI the report of the previous month.
+        digest: sends the mails about jobs to people who want one a day (`[job_mail]`).
     """
 
     timezone: str = ""
@@ -216,6 +238,7 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
     budgets: str = ""
     close: str = ""
     mail: str = ""
+    digest: str = "0 7 * * *"
 
 
 class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +249,8 @@ class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
             jobs. `prometheus`, or another plugin of `slurmkit.gpu_metrics` that keeps old samples:
             it is asked for each run that has ended. Empty: nothing is read.
         url: address of the exporter of a node; `{node}` stands for the name of the node.
-        token_file: file with the exporters' bearer token, not readable by others.
+        token_file: file with the exporters' bearer token, not readable by others; needs a port
+            below 1024 or https in `url`.
         interval: seconds between two samples. Of a plugin: the least time that a sample covers.
         deadline: seconds in which a node must answer; a node that does not costs only its own
             samples.

@@ -30,7 +30,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """A message to people.
 
     Attributes:
-        kind: `month`, `budget` or `job`.
+        kind: `month`, `budget`, `job` or `reclaim` (idle GPUs).
         identity: the same when a notice is sent again, so that a receiver can detect it.
         to: mail addresses; a notifier that does not use mail ignores them.
         subject: one line.

@@ -29,29 +29,34 @@ from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSION
 from slurmkit_accounting.reports.efficiency import efficiency_report
 from slurmkit_accounting.reports.explain import Evidence, explain_report
 from slurmkit_accounting.reports.explain import load_evidence as evidence_of
-from slurmkit_accounting.reports.gpu_use import (
-    GpuUseNow,
-    GpuUseOfGpu,
-    GpuUseOfRun,
-    load_gpu_use,
-    load_gpu_use_now,
+from slurmkit_accounting.reports.gpu_use import GpuUseOfGpu, GpuUseOfRun, load_gpu_use
+from slurmkit_accounting.reports.gpu_use_now import GpuUseNow, NowQuestion, load_gpu_use_now
+from slurmkit_accounting.reports.gpu_use_over_time import (
+    SPANS,
+    GpuUseInTime,
+    GpuUseOverTime,
+    load_gpu_use_over_time,
 )
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
+from slurmkit_accounting.reports.nodes import nodes_report
 from slurmkit_accounting.reports.question import EVERYTHING, Scope, report_window
+from slurmkit_accounting.reports.reclaimed import reclaimed_report
 from slurmkit_accounting.reports.usage import usage_report
 from slurmkit_accounting.reports.wait import wait_report
 from slurmkit_accounting.sacct.values import LATEST_TIME
 
 __all__ = [
-    "Column", "CurvePoint", "Evidence", "GpuUseNow", "GpuUseOfGpu", "GpuUseOfRun", "Ledger",
-    "Meta", "More", "Panel", "Report", "Scope", "budget", "capacity", "efficiency", "evidence",
-    "explain", "gpu_use_now", "gpu_use_of", "ledger", "usage", "wait",
+    "Column", "CurvePoint", "Evidence", "GpuUseInTime", "GpuUseNow", "GpuUseOfGpu", "GpuUseOfRun",
+    "GpuUseOverTime", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "budget", "capacity",
+    "efficiency", "evidence", "explain", "gpu_use_now", "gpu_use_of", "gpu_use_over_time",
+    "ledger", "nodes", "reclaimed", "usage", "wait",
 ]  # fmt: skip
 
 SUSPENDED = ("charge", "skip")
 # The database compares each run with each of them. SQLite refuses some hundred job ids.
 MOST_JOBS = 200
 MOST_FILTER_VALUES = 1000
+NOW_SECONDS = (60, 7 * 86400)  # how far back one looks for what GPUs do now
 
 
 class More(TypedDict, total=False):
@@ -205,6 +210,58 @@ def capacity(
 
 
 @also_remote
+def nodes(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    by: str = "node",
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report which nodes and GPUs were out of use within the window, and why.
+
+    Args:
+        books: an open ledger.
+        begin: as in `usage`, like `end`.
+        end: see `usage`.
+        by: `node`, `gpu` (by serial number, where a reason names it) or `check`.
+        scope: whose usage the reader may see; outages have no owner, so everybody sees them.
+        **more: see `More`; of the filters only `cluster` has an effect.
+
+    Raises:
+        BadInput: for an invalid date, zone or `by`.
+        LedgerError: when the ledger cannot be read.
+    """
+    return nodes_report(books, _question(begin, end, scope, more), by)
+
+
+@also_remote
+def reclaimed(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report what was done about idle GPUs, the samples that caused it, and what was won back.
+
+    Args:
+        books: an open ledger.
+        begin: as in `usage`, like `end` and `scope`.
+        end: see `usage`.
+        scope: see `usage`.
+        **more: see `More`.
+
+    Raises:
+        BadInput: as in `usage`.
+        LedgerError: when the ledger cannot be read.
+    """
+    return reclaimed_report(books, _question(begin, end, scope, more))
+
+
+@also_remote
 def explain(
     books: Ledger,
     begin: str | None = None,
@@ -272,23 +329,79 @@ def gpu_use_of(
 def gpu_use_now(
     books: Ledger,
     *,
+    jobs: Sequence[str] | None = None,
     nodes: Sequence[str] | None = None,
+    cluster: str | None = None,
     seconds: int = 1800,
     scope: Scope = EVERYTHING,
 ) -> tuple[GpuUseNow, ...]:
     """Return what each GPU of the running jobs does now, as of its last sample (`last`).
 
+    >>> with read.ledger() as books:
+    ...     for gpu in read.gpu_use_now(books, jobs=["41"]):
+    ...         print(gpu.node, gpu.index, gpu.utilisation, gpu.age, gpu.recent)
+
     Args:
         books: an open ledger.
+        jobs: only these, as squeue shows them; `12` is also all tasks of the array 12. All jobs
+            that the reader may see when left out; at most 1,000.
         nodes: only GPUs of these nodes; all nodes when left out.
-        seconds: how far back `busiest` looks; GPUs without a sample since then are left out.
+        cluster: only jobs of this cluster; all clusters when left out.
+        seconds: how far back `busiest`, `since` and `recent` look, from 60 to 604,800; `recent` an
+            hour at most. GPUs without a sample since then are left out.
         scope: which runs the reader may see.
 
     Raises:
+        BadInput: for an invalid job id, too many jobs, or a time that is too short or too long.
         LedgerError: when the ledger cannot be read.
     """
-    chosen = None if nodes is None else frozenset(nodes)
-    return load_gpu_use_now(books, int(time.time()), nodes=chosen, seconds=seconds, scope=scope)
+    least, most = NOW_SECONDS
+    if not least <= seconds <= most:
+        raise BadInput(f"seconds must be from {least} to {most:,}; not {seconds}")
+    if jobs is not None and len(jobs) > MOST_FILTER_VALUES:
+        raise BadInput(f"{len(jobs):,} jobs are too many; ask for {MOST_FILTER_VALUES:,} at a time")
+    asked = NowQuestion(
+        jobs=None if jobs is None else frozenset(map(check_job_id, jobs)),
+        nodes=None if nodes is None else frozenset(nodes),
+        cluster=cluster,
+        seconds=seconds,
+        scope=scope,
+    )
+    return load_gpu_use_now(books, asked, time.time())
+
+
+@also_remote
+def gpu_use_over_time(
+    books: Ledger,
+    span: str = "24h",
+    *,
+    cluster: str | None = None,
+    timezone: str | None = None,
+    scope: Scope = EVERYTHING,
+) -> GpuUseOverTime:
+    """Return how many GPUs of a cluster were held, measured and in use, by type and time.
+
+    `used` is of the measured GPUs only; it is not scaled up to all that were held.
+
+    >>> with read.ledger() as books:
+    ...     for row in read.gpu_use_over_time(books, "24h", cluster="lab").rows:
+    ...         print(row.begin, row.gpu_type, row.held, row.used, row.measured_share)
+
+    Args:
+        books: an open ledger.
+        span: `24h` and `7d` are by hour, `30d` is by day; each up to now.
+        cluster: name of the cluster; needed where the ledger has several.
+        timezone: IANA name of the zone in which hours and days begin; the host's when left out.
+        scope: which runs the reader may see.
+
+    Raises:
+        BadInput: for another span, an unknown zone, or a cluster that the ledger does not have.
+        LedgerError: when the ledger cannot be read.
+    """
+    if span not in SPANS:
+        raise BadInput(f"span must be {', '.join(SPANS)}; not {span!r}")
+    zone = find_zone(timezone)
+    return load_gpu_use_over_time(books, span, cluster, zone, scope, int(time.time()))
 
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:

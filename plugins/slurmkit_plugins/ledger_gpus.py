@@ -13,6 +13,7 @@ from slurmkit_accounting import read
 from slurmkit.state.gpu_metrics import GpuSample
 
 _NEWEST = 300  # seconds; an older sample is not the present
+_MOST_SECONDS = 7 * 86400  # that one can look back
 
 
 class LedgerGpus:
@@ -27,12 +28,20 @@ class LedgerGpus:
 
     def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
         """Read samples by node: of the begin of the time asked for, with its most, and of now."""
+        back = min(max(int(seconds), _NEWEST), _MOST_SECONDS)
         with read.ledger(self._db) as books:
-            found = read.gpu_use_now(books, nodes=sorted(nodes), seconds=max(int(seconds), _NEWEST))
+            found = read.gpu_use_now(books, nodes=sorted(nodes), seconds=back)
         by_node: dict[str, list[GpuSample]] = defaultdict(list)
+        clusters: dict[str, set[str]] = defaultdict(set)
         for gpu in found:
             by_node[gpu.node] += _samples(gpu, past=seconds > 0)
-        return {node: tuple(samples) for node, samples in by_node.items() if samples}
+            clusters[gpu.node].add(gpu.cluster)
+        # Which of two clusters with a node of that name is meant is unknown here.
+        return {
+            node: tuple(samples)
+            for node, samples in by_node.items()
+            if samples and len(clusters[node]) == 1
+        }
 
 
 def _samples(gpu: read.GpuUseNow, *, past: bool) -> Iterator[GpuSample]:

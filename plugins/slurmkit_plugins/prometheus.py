@@ -20,14 +20,14 @@ import urllib.parse
 import urllib.request
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, SlurmkitError
-from slurmkit.state.gpu_metrics import GpuSample, GpuTrace, JobWindow
+from slurmkit.state.gpu_metrics import GpuSample, GpuTrace, JobWindow, NoSamples
 
 SECTION = "gpu_metrics.prometheus"
 _TIMEOUT = 20  # seconds
@@ -35,7 +35,8 @@ _STEP = 60  # seconds between two samples, at least
 _MOST_SAMPLES = 500  # samples of one GPU
 _MOST_BYTES = 256 * 2**20  # of one answer
 _PIECE = 6 * 3600  # seconds asked for at a time
-_NODES = 100  # asked for at a time
+_NODES_OF_LABELS = 100  # asked for at a time
+_NODES_OF_SAMPLES = 8  # so that one piece takes some 200 MB, whatever the run had
 _MIB = 2**20
 Labels = Mapping[str, str]
 
@@ -124,7 +125,7 @@ class Prometheus:
         step = max(_STEP, seconds / _MOST_SAMPLES)
         span = {"start": now - seconds, "end": now, "step": step}
         found = self._query("query_range", {"query": self._section.metric, **span})
-        self._check_nodes(found, wanted, self._section.metric)
+        self._check_nodes([series["metric"] for series in found], wanted, self._section.metric)
         meaning = _METRICS.get(self._section.metric)
         percent = meaning.factor if meaning else 1.0
         by_node: dict[str, list[GpuSample]] = defaultdict(list)
@@ -133,46 +134,77 @@ class Prometheus:
             node, index = self._node_of(labels), labels.get(self._section.gpu_label, "")
             if node in wanted and index.isdecimal():
                 by_node[node] += (
-                    GpuSample(index=int(index), taken=taken, utilisation=busy * percent)
-                    for taken, busy in _values(series)
+                    GpuSample(index=int(index), taken=taken, utilisation=value * percent)
+                    for taken, value in _values(series)
                 )
         return {node: tuple(samples) for node, samples in by_node.items()}
 
-    def read_job(self, window: JobWindow) -> tuple[GpuTrace, ...]:
-        """Read the samples of a run: see `slurmkit.state.gpu_metrics.GpuHistory`."""
-        gpus: dict[tuple[str, ...], _GpuSeries] = {}
-        seen = []
-        for begin in range(window.begin, window.end, _PIECE):
-            end = min(begin + _PIECE, window.end)
-            for first in range(0, len(window.nodes), _NODES):
-                some = window.nodes[first : first + _NODES]
-                seen += self._add_piece(gpus, some, begin, end)
-        self._check_nodes(seen, frozenset(window.nodes), f"{{{_matcher()}}}")
-        return tuple(_traces(list(gpus.values()), window))
+    def read_job(self, window: JobWindow) -> Iterator[GpuTrace]:
+        """Read the samples of a run, six hours and some nodes at a time.
 
-    def _add_piece(
-        self,
-        gpus: dict[tuple[str, ...], _GpuSeries],
-        nodes: tuple[str, ...],
-        begin: int,
-        end: int,
-    ) -> list[dict[str, Any]]:
-        names = "|".join(map(re.escape, nodes))
-        seen: list[dict[str, Any]] = []
+        See `slurmkit.state.gpu_metrics.GpuHistory`.
+        """
+        known = self._read_labels(window)
+        for first in range(0, len(window.nodes), _NODES_OF_SAMPLES):
+            nodes = window.nodes[first : first + _NODES_OF_SAMPLES]
+            for begin in range(window.begin, window.end, _PIECE):
+                end = min(begin + _PIECE, window.end)
+                for gpu in self._read_piece(nodes, known, begin, end):
+                    trace = gpu.trace(str(window.job_id), whole=known.whole)
+                    if trace is not None:
+                        yield trace
+
+    def _read_labels(self, window: JobWindow) -> _KnownGpus:
+        """Read which GPUs the nodes of a run have, before their samples.
+
+        Without a label or metric that names jobs, the GPUs are the run's own only if it held all of
+        its nodes' GPUs.
+
+        Raises:
+            NoSamples: when there is no series of any of the nodes.
+        """
+        indices: dict[tuple[str, ...], int | None] = {}
+        names = []
+        seen: list[Labels] = []
         for label in self._node_labels:
-            node = json.dumps(f"({names})([.:].*)?", ensure_ascii=False)
-            query = f"{{{_matcher()},{label}=~{node}}}[{end - begin}s]"
+            of_label: list[Labels] = []
+            for first in range(0, len(window.nodes), _NODES_OF_LABELS):
+                some = window.nodes[first : first + _NODES_OF_LABELS]
+                match = {"match[]": f"{{{self._selector(label, some)}}}"}
+                span = {"start": str(window.begin), "end": str(window.end)}
+                of_label += self._answer("series", match | span)
+            names += [label] * bool(of_label)
+            seen += of_label
+        self._check_nodes(seen, frozenset(window.nodes), f"{{{_matcher()}}}")
+        for labels in seen:
+            if self._node_of(labels) in window.nodes:
+                key = self._gpu_key(labels)
+                index = indices.get(key)
+                indices[key] = self._index_of(labels) if index is None else index
+        with_mig = {key[:2] for key in indices if key[-1]}
+        own = {key: index for key, index in indices.items() if key[-1] or key[:2] not in with_mig}
+        return _KnownGpus(own, len(own) == window.gpus, names)
+
+    def _read_piece(
+        self, nodes: tuple[str, ...], known: _KnownGpus, begin: int, end: int
+    ) -> Iterable[_GpuSeries]:
+        gpus: dict[tuple[str, ...], _GpuSeries] = {}
+        for label in known.node_labels:
             # Two exporters may name the same node by two labels: one knows the use, one the jobs.
             # A series that both queries match counts once, since its times are the same.
-            seen += self._query("query", {"query": query, "time": end})
-        for series in seen:
-            labels = series["metric"]
-            if self._node_of(labels) in nodes:
+            query = f"{{{self._selector(label, nodes)}}}[{end - begin}s]"
+            for series in self._query("query", {"query": query, "time": end}):
+                labels = series["metric"]
                 key = self._gpu_key(labels)
-                gpu = gpus.setdefault(key, _GpuSeries(*key))
-                gpu.index = gpu.index if gpu.index is not None else self._index_of(labels)
-                gpu.add(labels["__name__"], self._job_of(labels), _values(series))
-        return seen
+                if key in known.indices:
+                    gpu = gpus.setdefault(key, _GpuSeries(*key))
+                    gpu.index = known.indices[key]
+                    gpu.add(labels["__name__"], self._job_of(labels), _values(series))
+        return gpus.values()
+
+    def _selector(self, label: str, nodes: Iterable[str]) -> str:
+        names = "|".join(map(re.escape, nodes))
+        return f"{_matcher()},{label}=~{json.dumps(f'({names})([.:].*)?', ensure_ascii=False)}"
 
     def _node_of(self, labels: Labels) -> str:
         name = next((labels[each] for each in self._node_labels if labels.get(each)), "")
@@ -201,36 +233,66 @@ class Prometheus:
         text = labels.get("gpu", "") if labels["__name__"].startswith("slurmkit_gpu_") else ""
         return int(text) if text.isdecimal() else None
 
-    def _check_nodes(self, found: list[dict[str, Any]], nodes: frozenset[str], query: str) -> None:
+    def _check_nodes(self, found: Iterable[Labels], nodes: frozenset[str], query: str) -> None:
         """Name a query that matches nothing, or nothing of the nodes asked for."""
-        if not nodes or any(self._node_of(series["metric"]) in nodes for series in found):
+        seen = {self._node_of(labels) for labels in found}
+        if not nodes or seen & nodes:
             return
         names = ", ".join(sorted(nodes)[:3])
         labels = " or ".join(self._node_labels)
-        known = sorted({self._node_of(series["metric"]) for series in found} - {""})
+        known = sorted(seen - {""})
         has = (
             f"has no series of {names}" if not known else f"has {', '.join(known[:3])}, not {names}"
         )
-        raise SlurmkitError(
+        raise NoSamples(
             f"Prometheus at {self._section.url} {has}: {query} with the node in {labels}; check the"
             f" labels there, and set [{SECTION}] node_label"
         )
 
     def _query(self, kind: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Return series with `metric`, their labels, and `values`."""
+        found: list[dict[str, Any]] = self._answer(kind, parameters, "result")
+        if not all(isinstance(series.get("metric"), dict) for series in found):
+            raise SlurmkitError(
+                f"Prometheus at {self._section.url} gave no answer: a series has no labels"
+            )
+        return found
+
+    def _answer(
+        self, kind: str, parameters: Mapping[str, object], *path: str
+    ) -> list[dict[str, Any]]:
+        """Return the list of objects at `path` in the data of an answer."""
         url = f"{self._section.url.rstrip('/')}/api/v1/{kind}?{urllib.parse.urlencode(parameters)}"
         try:
-            result: list[dict[str, Any]] = json.loads(self._ask(url))["data"]["result"]
-            if not all(isinstance(series["metric"], dict) for series in result):
-                raise TypeError("a series has no labels")  # noqa: TRY301
+            found = json.loads(self._ask(url))["data"]
+            for name in path:
+                found = found[name]
+            if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+                raise TypeError("it is no list of series")  # noqa: TRY301
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SlurmkitError(
                 f"Prometheus at {self._section.url} gave no answer: {error}"
             ) from error
-        return result
+        return found
+
+
+class _KnownGpus(NamedTuple):
+    """What the labels of a run's series say.
+
+    Attributes:
+        indices: Slurm's index of each GPU and MIG instance, None if unknown, by `_gpu_key`; not of
+            GPUs whose MIG instances are there.
+        whole: whether the run held all of them.
+        node_labels: the labels that name the nodes.
+    """
+
+    indices: Mapping[tuple[str, ...], int | None]
+    whole: bool
+    node_labels: Sequence[str]
 
 
 class _GpuSeries:
-    """What Prometheus has about one GPU: values by time, and who held it."""
+    """What Prometheus has about one GPU in some hours: values by time, and who held it."""
 
     def __init__(self, node: str, uuid: str, pci: str, mig: str) -> None:
         self.node, self.uuid, self.pci, self.mig = node, uuid, pci, mig
@@ -305,8 +367,7 @@ class _GpuSeries:
             return found if found is not None else self._values.get((field, ""), {}).get(at)
 
         # The driver has no utilisation of a MIG instance; the share of its engine is the same.
-        busy = value("engine") if self.mig else value("utilisation")
-        busy = busy if busy is not None else value("utilisation")
+        percent = value("engine") if self.mig else None
         used, free = value("memory_used"), value("memory_free")
         total = value("memory_total")
         if total is None and used is not None and free is not None:
@@ -314,7 +375,7 @@ class _GpuSeries:
         return GpuSample(
             index=-1 if self.index is None else self.index,
             taken=at,
-            utilisation=busy,
+            utilisation=value("utilisation") if percent is None else percent,
             memory_used=None if used is None else int(used),
             memory_total=None if total is None else int(total),
             # Of a MIG instance, these are the whole GPU's.
@@ -330,22 +391,6 @@ class _GpuSeries:
             utilisation=self._values.get(("job_utilisation", job), {}).get(at),
             memory_used=None if used is None else int(used),
         )
-
-
-def _traces(gpus: list[_GpuSeries], window: JobWindow) -> Iterator[GpuTrace]:
-    """Yield the traces of a run.
-
-    Without a label or metric that names jobs, the GPUs are its own only if it held all of its
-    nodes' GPUs.
-    """
-    with_mig = {(gpu.node, gpu.uuid) for gpu in gpus if gpu.mig}
-    ours = [gpu for gpu in gpus if gpu.mig or (gpu.node, gpu.uuid) not in with_mig]
-    whole = len(ours) == window.gpus
-    job = str(window.job_id)
-    for gpu in ours:
-        trace = gpu.trace(job, whole=whole)
-        if trace is not None:
-            yield trace
 
 
 def _nearest(times: list[float], at: float) -> float | None:

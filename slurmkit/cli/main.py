@@ -156,6 +156,12 @@ COMMANDS = {
         "accounting",
         here=True,
     ),
+    "reclaim": CommandEntry(
+        "slurmkit_accounting.cli.reclaim:reclaim_group",
+        "Give idle GPUs back: check policies, or have a job left alone.",
+        "accounting",
+        here=True,
+    ),
     "notify": CommandEntry(
         "slurmkit_accounting.cli.notify:notify_command",
         "Send notices when your jobs start, fail or end.",
@@ -166,6 +172,11 @@ COMMANDS = {
         "slurmkit_plugins.gpu_exporter.cli:gpu_exporter_command",
         "Serve what this node's GPUs do, for Prometheus and the ledger.",
         "gpu-exporter",
+        here=True,
+    ),
+    "node-check": CommandEntry(
+        "slurmkit_plugins.node_check_command:node_check_command",
+        "Check GPUs, links and disk of this machine.",
         here=True,
     ),
     "clusters": CommandEntry(
@@ -195,8 +206,9 @@ COMMAND_HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "The cluster": (
         "tui", "nodes", "gpus", "topo", "capabilities", "reservations", "fairshare",
+        "node-check",
     ),
-    "GPU-hours": ("report", "ledger", "gpu-exporter"),
+    "GPU-hours": ("report", "reclaim", "ledger", "gpu-exporter"),
     "Clusters over SSH": ("clusters", "send", "find"),
     "slurmkit itself": ("doctor", "config", "plugins", "completion"),
 }  # fmt: skip

@@ -38,10 +38,12 @@ SECTIONS = {
     "ledger.service": "slurmkit_accounting.config:ServiceSection",
     "ledger.schedule": "slurmkit_accounting.config:ScheduleSection",
     "gpu_use": "slurmkit_accounting.config:GpuUseSection",
+    "reclaim.*": "slurmkit_accounting.reclaim.policy:ReclaimPolicy",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "mail": "slurmkit_accounting.config:MailSection",
     "webhook": "slurmkit_accounting.config:WebhookSection",
     "notify": "slurmkit_accounting.config:NotifySection",
+    "job_mail": "slurmkit_accounting.config:JobMailSection",
     "tui": "slurmkit_tui.app.startup:TuiSection",
     "gpu_metrics.prometheus": "slurmkit_plugins.prometheus:PrometheusSection",
     "policy.gpu_hours": "slurmkit_plugins.gpu_hours:GpuHoursSection",
@@ -91,15 +93,21 @@ def has_section(name: str) -> bool:
     )
 
 
-def load_tables(name: str, section: type[SectionT]) -> dict[str, SectionT]:
+def load_tables(
+    name: str, section: type[SectionT], paths: Iterable[Path] | None = None
+) -> dict[str, SectionT]:
     """Read every table `[name.KEY]` of all configuration files, by KEY; later files win.
+
+    Args:
+        name: the tables' common part.
+        section: the Struct of one table.
+        paths: only these files; all configuration files when left out.
 
     Raises:
         BadConfig: as `load_section`.
     """
-    files = [
-        (path, find_table(path, load_config_file(path), name) or {}) for path in config_paths()
-    ]
+    chosen = config_paths() if paths is None else paths
+    files = [(path, find_table(path, load_config_file(path), name) or {}) for path in chosen]
     keys = dict.fromkeys(key for _, tables in files for key in tables)
     return {
         key: _convert_section(

@@ -71,6 +71,15 @@ def record_of(show: Shown, job: str, seconds: float = 240) -> dict[str, Any]:
         time.sleep(2)
 
 
+def show_gpus(lab: Lab, job: str) -> subprocess.CompletedProcess[str]:
+    """What the site's service tells alice of the GPUs of a job."""
+    return lab.run("slurmkit", "job", job, "--gpus", "--json", check=False)
+
+
+def docker(*argv: str) -> None:
+    subprocess.run(["docker", *argv], check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
 def prometheus(lab: Lab) -> Iterator[Shown]:
     """A service that asks the cluster's Prometheus; returns how one sees a job in its ledger."""
@@ -106,7 +115,7 @@ def test_a_busy_and_an_idle_gpu_of_a_job_are_kept_apart(
 ) -> None:
     job = jobs[kind]
     show = {
-        "exporters": lambda job: lab.run("slurmkit", "job", job, "--gpus", "--json", check=False),
+        "exporters": lambda job: show_gpus(lab, job),
         "prometheus": prometheus,
     }[source]
     record = record_of(show, job)
@@ -138,14 +147,12 @@ def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab) -> None:
     job = submit(lab, *JOBS["minor-is-not-ordinal"])
     started = time.monotonic()
     time.sleep(30)
-    subprocess.run(["docker", "kill", lab.container("ledger")], check=True, capture_output=True)
+    docker("kill", lab.container("ledger"))
     time.sleep(30)
-    subprocess.run(["docker", "start", lab.container("ledger")], check=True, capture_output=True)
+    docker("start", lab.container("ledger"))
     wait_for_end(lab, job)
     lasted = time.monotonic() - started
-    record = record_of(
-        lambda job: lab.run("slurmkit", "job", job, "--gpus", "--json", check=False), job
-    )
+    record = record_of(lambda job: show_gpus(lab, job), job)
     idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
     assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
     assert idle["utilisation"] == 0
@@ -154,3 +161,46 @@ def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab) -> None:
         # A counter goes on counting while nobody reads it.
         joules = WATTS * (record["end"] - record["start"])
         assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+
+
+@pytest.mark.slow
+def test_prometheus_away_in_the_middle_of_a_job(lab: Lab, prometheus: Shown) -> None:
+    job = submit(lab, *JOBS["minor-is-not-ordinal"], script=SCRIPT.replace(str(SECONDS), "300"))
+    started = time.monotonic()
+    time.sleep(60)
+    docker("stop", lab.container("prometheus"))
+    time.sleep(120)
+    docker("start", lab.container("prometheus"))
+    wait_for_end(lab, job, 420)
+    lasted = time.monotonic() - started
+    record = record_of(prometheus, job)
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
+    assert idle["utilisation"] == 0
+    for gpu in (busy, idle):
+        assert 0.3 < gpu["covered"] <= (lasted - 90) / lasted
+        joules = WATTS * (record["end"] - record["start"])
+        assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+
+
+@pytest.mark.slow
+def test_a_job_whose_node_is_lost_keeps_the_samples_that_there_are(lab: Lab) -> None:
+    job = submit(lab, *JOBS["minor-is-not-ordinal"], "--no-requeue")
+    time.sleep(45)
+    docker("kill", lab.container("c2"))
+    time.sleep(5)
+    down = ("scontrol", "update", "node=c2", "state=down", "reason=lost")
+    lab.run(*down, user="", service="ctld")
+    try:
+        wait_for_end(lab, job)
+        record = record_of(lambda job: show_gpus(lab, job), job)
+    finally:
+        assert lab.up().returncode == 0
+        lab.run("scontrol", "update", "node=c2", "state=resume", user="", service="ctld")
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
+    assert idle["utilisation"] == 0
+    lasted = record["end"] - record["start"]
+    for gpu in (busy, idle):
+        assert gpu["covered"] < 1
+        assert 0.5 * WATTS * lasted < gpu["joules"] <= 1.03 * WATTS * lasted

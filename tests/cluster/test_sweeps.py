@@ -57,7 +57,9 @@ def settled(lab: Lab, sweep: str, seconds: float = 60) -> list[dict[str, Any]]:
     end = time.monotonic() + seconds
     while True:
         found = points(lab, sweep)
-        if all(p["state"] in {"COMPLETED", "FAILED"} for p in found) or time.monotonic() > end:
+        ended = all(p["state"] in {"COMPLETED", "FAILED"} for p in found)
+        in_doubt = any(" or " in (p["exit_code"] or "") for p in found)
+        if (ended and not in_doubt) or time.monotonic() > end:
             return found
         time.sleep(1)
 

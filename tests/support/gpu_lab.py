@@ -9,7 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fake_sacct import FakeSacct
+from slurmkit_accounting.gpu_use.recent import RecentSample, store_samples
 from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
+from slurmkit_accounting.gpu_use.store import store_uses
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 
 GIB = 2**30
@@ -106,6 +108,21 @@ def use_of(*readings: GpuReading, start: int = 0, interval: int = 30, **other: A
     for reading in readings:
         use.add(reading)
     return use
+
+
+def store_running(ledger: Any, *gpus: tuple[GpuUse, Sequence[GpuReading]], shared=False) -> None:
+    """Store GPUs of running jobs as the service does: what each is, and its samples by time."""
+    with ledger.transaction() as connection:
+        for use, readings in gpus:
+            use.first = readings[0].at
+        store_uses(connection, [use for use, _ in gpus])
+        rounds: dict[int, dict[str, list[RecentSample]]] = {}
+        for use, readings in gpus:
+            for each in readings:
+                nodes = rounds.setdefault(int(each.at), {})
+                nodes.setdefault(use.node, []).append(RecentSample(use.id or 0, shared, each))
+        for taken, nodes in rounds.items():
+            store_samples(connection, gpus[0][0].cluster_id, taken, nodes)
 
 
 def steady(

@@ -29,11 +29,14 @@ from slurmkit_accounting.ingest.ingest import Ingested
 from slurmkit_accounting.ingest.rejects import StoredReject
 from slurmkit_accounting.ingest.retract import RetractedRun
 from slurmkit_accounting.ledger.database import open_for_writing
+from slurmkit_accounting.notify.mail_settings import MailSettings
 from slurmkit_accounting.people import sync
 from slurmkit_accounting.people.dated import PeopleChange
 from slurmkit_accounting.people.history import History, HistoryLine
 from slurmkit_accounting.people.sync import PiOverride
 from slurmkit_accounting.people.unmapped import UnmappedUsage
+from slurmkit_accounting.reclaim.keep import KeptJob
+from slurmkit_accounting.reclaim.policy import ReclaimPolicy
 from slurmkit_accounting.reports.explain import Evidence
 from slurmkit_accounting.reports.model import Column, Meta, Report
 from slurmkit_accounting.usage.closed_months import ClosedMonth
@@ -555,9 +558,12 @@ def make_report(name: str, **more: Any) -> Any:
     return Report(meta, columns, (row,))
 
 
-@scene("report usage", "report budget", "report capacity", "report efficiency", "report wait")
+@scene(
+    "report usage", "report budget", "report capacity", "report efficiency", "report nodes",
+    "report reclaimed", "report wait",
+)  # fmt: skip
 def _report_of_ledger(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
-    for name in ("usage", "budget", "capacity", "efficiency", "wait"):
+    for name in ("usage", "budget", "capacity", "efficiency", "nodes", "reclaimed", "wait"):
         made = make_report(name, total={"gpu_hours": 1.5} if name == "usage" else {})
         patch.setitem(ledger_reports.REPORTS, name, lambda *_, made=made: made)
     return ()
@@ -748,6 +754,32 @@ def _people_sync(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     patch.setattr(sync, "read_people_sources", lambda _: heard)
     patch.setattr(sync, "sync_people", lambda *_, **__: synced)
     return ()
+
+
+@scene("notify settings")
+def _notify_settings(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
+    service = SimpleNamespace(ask=lambda *_: MailSettings("daily", "failures"))
+    patch.setattr("slurmkit_accounting.cli.notify.configured_remote", lambda: service)
+    return ()
+
+
+@scene("reclaim check")
+def _reclaim_check(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
+    policies = {"idle": ReclaimPolicy()}
+    for name, value in {
+        "reclaim.policy.load_policies": lambda _: policies,
+        "cli.reclaim.open_for_reading": contextlib.nullcontext,
+        "reclaim.check.check_report": lambda *_, **__: make_report("reclaim"),
+    }.items():
+        patch.setattr(f"slurmkit_accounting.{name}", value)
+    return ("--month", "2026-10", "--timezone", "UTC")
+
+
+@scene("reclaim keep")
+def _reclaim_keep(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
+    service = SimpleNamespace(ask=lambda *_: KeptJob("lab", "12", int(NOW) + 86400, "reads data"))
+    patch.setattr("slurmkit_accounting.cli.reclaim.configured_remote", lambda: service)
+    return ("12", "--reason", "reads data")
 
 
 def old_names() -> Mapping[str, Path]:

@@ -37,11 +37,14 @@ class FakePrometheus:
         self.queries: list[str] = []
 
     def answer(self, request: BaseHTTPRequestHandler) -> str | None:
-        asked = {key: each[0] for key, each in parse_qs(urlsplit(request.path).query).items()}
-        self.queries.append(asked["query"])
+        parts = urlsplit(request.path)
+        asked = {key: each[0] for key, each in parse_qs(parts.query).items()}
+        self.queries.append(asked.get("query", asked.get("match[]", "")))
         if self.away:
             request.send_error(503)
             return None
+        if parts.path.endswith("/series"):
+            return self._labels(asked)
         found = _QUERY.fullmatch(asked["query"])
         if found is None:  # query_range of a metric by name
             begin, end = float(asked["start"]) - 300, float(asked["end"])
@@ -49,19 +52,29 @@ class FakePrometheus:
         else:
             end = float(asked["time"])
             begin = end - float(found["seconds"])
-            wanted = {name: json.loads(text) for name, text in _MATCHER.findall(found["matchers"])}
-            assert len(wanted) == 2, asked["query"]
-            chosen = [
-                each
-                for each in self.series
-                if all(re.fullmatch(what, each.labels.get(n, "")) for n, what in wanted.items())
-            ]
+            chosen = self._matching(found["matchers"])
         result = [
             {"metric": one.labels, "values": [[at, str(v)] for at, v in values]}
             for one in chosen
             if (values := [pair for pair in one.values if begin < pair[0] <= end])
         ]
         return json.dumps({"status": "success", "data": {"result": result}})
+
+    def _labels(self, asked: dict[str, str]) -> str:
+        """The labels of the series that have samples in a time, as Prometheus' /series."""
+        begin, end = float(asked["start"]), float(asked["end"])
+        some = self._matching(asked["match[]"].strip("{}"))
+        found = [one.labels for one in some if any(begin <= at <= end for at, _ in one.values)]
+        return json.dumps({"status": "success", "data": found})
+
+    def _matching(self, matchers: str) -> list[Series]:
+        wanted = {name: json.loads(text) for name, text in _MATCHER.findall(matchers)}
+        assert len(wanted) == 2, matchers
+        return [
+            each
+            for each in self.series
+            if all(re.fullmatch(what, each.labels.get(n, "")) for n, what in wanted.items())
+        ]
 
     @contextmanager
     def serving(self) -> Iterator[str]:

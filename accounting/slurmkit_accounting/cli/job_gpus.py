@@ -10,15 +10,12 @@ import click
 
 from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.tables import Fit, print_table
-from slurmkit.formats.display import format_time, printable
+from slurmkit.formats.display import SPARKS, format_time, printable, spark_signs
 from slurmkit.formats.durations import format_duration
 from slurmkit_accounting import read
 from slurmkit_accounting.cli.array_ids import to_slurm_ids
 
 SCHEMA = "slurmkit.job.gpus/1"
-_BARS = "▁▂▃▄▅▆▇█"
-_DIGITS = "12345678"  # where the output cannot have bars
-_GAP = "·"
 _WIDTH = 24  # columns of a curve
 _HEADER = ("NODE", "GPU", "USE", "P95", "AT_0", "MEMORY", "ENERGY", "MEASURED", "CURVE", "NOTE")
 _KWH = 3_600_000
@@ -123,19 +120,16 @@ def sparkline(percents: Sequence[float | None], width: int = _WIDTH) -> str:
     size = max(-(-len(percents) // width), 1)
     groups = [percents[first : first + size] for first in range(0, len(percents), size)]
     try:
-        _BARS.encode(sys.stdout.encoding or "utf-8")
-        levels, gap = _BARS, _GAP
+        SPARKS.encode(sys.stdout.encoding or "utf-8")
+        plain = False
     except (UnicodeEncodeError, LookupError):
-        levels, gap = _DIGITS, "."
-    return "".join(_bar(group, levels, gap) for group in groups)
+        plain = True
+    return spark_signs(list(map(_mean, groups)), plain=plain)
 
 
-def _bar(group: Sequence[float | None], levels: str, gap: str) -> str:
-    known = [each for each in group if each is not None]
-    if not known:
-        return gap
-    mean = sum(known) / len(known)
-    return levels[min(int(mean / 100 * len(levels)), len(levels) - 1)]
+def _mean(percents: Sequence[float | None]) -> float | None:
+    known = [each for each in percents if each is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _paint(name: str, text: str) -> str | None:

@@ -71,6 +71,23 @@ def capacity(
         return read.capacity(books, begin, end, **more)
 
 
+def nodes(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
+    """Return the report of nodes that were out of use."""
+    filters = {name: asked[name] for name in ("month", "cluster") if asked[name]}
+    more = read.More(timezone=asked["timezone"], filters=filters)
+    with read.ledger(db) as books:
+        return read.nodes(books, begin, end, by=asked["by"], **more)
+
+
+def reclaimed(
+    db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]
+) -> Report:
+    """Return the report of what was done about idle GPUs, with the job ids that users know."""
+    more = _more_of_job(asked)
+    with read.ledger(db) as books:
+        return with_user_ids(read.reclaimed(books, begin, end, **more))
+
+
 def wait(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the report of waiting times."""
     more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
@@ -92,6 +109,8 @@ REPORTS = {
     "budget": budget,
     "capacity": capacity,
     "efficiency": efficiency,
+    "nodes": nodes,
+    "reclaimed": reclaimed,
     "usage": usage,
     "wait": wait,
 }

@@ -29,7 +29,7 @@ def _reports() -> ModuleType:
 
 
 def _ask_and_show(
-    name: Literal["budget", "capacity", "efficiency", "usage", "wait"],
+    name: Literal["budget", "capacity", "efficiency", "nodes", "reclaimed", "usage", "wait"],
     form: OutputFormat,
     db: str | None,
     asked: Mapping[str, Any],
@@ -120,6 +120,39 @@ def wait_command(
       slurmkit report wait --month 2026-10 --by qos,partition --user alice
     """
     _ask_and_show("wait", form, db, asked, begin, end)
+
+
+@click.command("nodes")
+@window_options
+@click.option(
+    "--by", type=click.Choice(["node", "gpu", "check"]), default="node",
+    help="Make one row for each node, GPU (by serial number) or check.  [default: node]",
+)  # fmt: skip
+@click.option(
+    "--month", metavar="YYYY-MM", multiple=True, help="Only this month; may be given several times."
+)
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    multiple=True,
+    help="Only this cluster; may be given several times.",
+)
+@format_options
+@db_option
+def nodes_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show which nodes and GPUs were out of use, why, how often, and what that cost.
+
+    The reasons are those of slurmdbd. GPUs are known where node_check.py drains nodes.
+
+    \b
+    Examples:
+      slurmkit report nodes --from 2026-01-01
+      slurmkit report nodes --month 2026-10 --by gpu --output gpus.xlsx
+      slurmkit report nodes --month 2026-10 --by check
+    """
+    _ask_and_show("nodes", form, db, asked, begin, end)
 
 
 @click.command("capacity")
@@ -241,6 +274,29 @@ def idle_command(source: str | None, below: float, minutes: int, form: OutputFor
     show_report(_reports().idle(source, below, minutes * 60), form)
 
 
+@click.command("reclaimed")
+@window_options
+@filter_options
+@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@format_options
+@db_option
+def reclaimed_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show what was done about idle GPUs, why, and what was won back.
+
+    Each row is one act: a warning, a requeue, a cancellation, or that a user had a job left alone.
+    It has the samples that caused it. `gpu_hours_at_most` goes up to the end of the time limit.
+
+    \b
+    Examples:
+      slurmkit report reclaimed
+      slurmkit report reclaimed --month 2026-10 --pi vogel --output reclaimed.xlsx
+      slurmkit report reclaimed --job 12 --from 2026-10-01
+    """
+    _ask_and_show("reclaimed", form, db, asked, begin, end)
+
+
 @click.command("reconcile")
 @click.option("--month", metavar="YYYY-MM", help="The month, up to sreport's last rollup.")
 @window_options
@@ -314,6 +370,8 @@ for _command in (
     efficiency_command,
     explain_command,
     idle_command,
+    nodes_command,
+    reclaimed_command,
     reconcile_command,
     wait_command,
 ):

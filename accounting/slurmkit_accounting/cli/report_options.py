@@ -48,7 +48,10 @@ _FITS = {
     "usage": Fit(whole=("gpu_hours",)),
     "efficiency": Fit(
         wrapped=("asked", "would_have_fitted"),
-        least=("cpu_hours_wasted", "gpu_hours_wasted", "cpu_efficiency", "gpu_efficiency", "jobs"),
+        least=(
+            "cpu_hours_wasted", "gpu_hours_wasted", "cpu_efficiency", "gpu_efficiency", "jobs",
+            "smaller_gpu", "gpu_hours_smaller", "gpu_hours_idle",
+        ),
     ),
     "explain": Fit(
         whole=("job", "state", "gpu_hours"),
@@ -64,6 +67,15 @@ _FITS = {
     "idle": Fit(
         whole=("node", "gpu", "job", "idle"),
         least=("account", "measured_minutes", "gpu_type", "held_hours", "busiest"),
+    ),
+    "reclaim": Fit(
+        whole=("policy", "job", "unknown", "gpu_hours_won_back"),
+        least=("account", "covered", "samples", "partition", "worked_again", "mails"),
+    ),
+    "reclaimed": Fit(
+        whole=("at", "job", "user", "action", "outcome", "gpu_hours_at_most"),
+        wrapped=("why",),
+        least=("cluster", "covered", "samples", "window_minutes", "account", "partition", "pi"),
     ),
     "reconcile": Fit(whole=("what", "seconds"), wrapped=("why",), least=("hours",)),
 }  # fmt: skip

@@ -57,15 +57,18 @@ def load_capacity(connection: Connection) -> CapacityChanges:
     return found
 
 
-def gpu_seconds_there(changes: list[tuple[int, int]], begin: int, end: int) -> int | None:
+def gpu_seconds_there(
+    changes: list[tuple[int, int]], known_from: int, begin: int, end: int
+) -> int | None:
     """Return how many GPU-seconds there were in [begin, end); None if part of it is unknown.
 
     Args:
-        changes: of one cluster and type, as in `CapacityChanges`.
+        changes: of one cluster and type, as in `CapacityChanges`. Before the first there were none.
+        known_from: epoch seconds since which the cluster's GPUs are known, of any type.
         begin: epoch seconds.
         end: epoch seconds, at most now.
     """
-    if not changes or changes[0][0] > begin:
+    if known_from > begin:
         return None
     edges = [*changes, (end, 0)]
     return sum(

@@ -1,13 +1,13 @@
 """Collect samples from the exporters of all nodes with running GPU jobs, round by round.
 
-Summaries are stored after each round. So a service that is restarted goes on with them, and only
-the samples of the time between are missing.
+Samples are stored after each round, and added to the summaries and curves each ten minutes. So a
+service that is restarted goes on with them, and only the samples of the time between are missing.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection, select
@@ -18,14 +18,24 @@ from slurmkit_accounting.gpu_use.exporters import (
     ExporterAddress,
     NodeAnswer,
     describe_silent_nodes,
+    keep_confirmed,
     read_exporters,
+)
+from slurmkit_accounting.gpu_use.recent import (
+    KEPT_SECONDS,
+    RecentSample,
+    delete_old_samples,
+    load_samples,
+    sampled_nodes,
+    store_samples,
 )
 from slurmkit_accounting.gpu_use.samples import JobReading, parse_job
 from slurmkit_accounting.gpu_use.store import (
     delete_old_curves,
     load_linked_keys,
-    load_uses,
+    load_open_ids,
     store_uses,
+    update_uses,
 )
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.database import Ledger
@@ -33,13 +43,15 @@ from slurmkit_accounting.ledger.schema.runs import clusters
 
 EXPORTER = "exporter"
 _DAY = 86400
+_UPDATE_EVERY = 600  # seconds; curves are large, and written anew as a whole
+_NODES_AT_ONCE = 100
 UseKey = tuple[int, int, str, str]
 """Job id, start of the run, node, GPU."""
 ReadExporters = Callable[[ExporterAddress, Collection[str]], Mapping[str, NodeAnswer]]
 
 
 class GpuUseCollector:
-    """Collects samples; keeps the summaries of running jobs in memory between two rounds.
+    """Collects samples; nothing is lost when it ends.
 
     Args:
         open_ledger: opens the ledger for writing.
@@ -66,7 +78,9 @@ class GpuUseCollector:
         self._interval = interval
         self._keep_seconds = keep_days * _DAY
         self._read = read
-        self._uses: dict[UseKey, GpuUse] | None = None
+        self._ids: dict[UseKey, int] = {}  # row ids of the summaries of the last round
+        self._updated: float | None = None  # when the summaries were last brought up to date
+        self._unknown: set[tuple[str, int]] = set()  # node and job; see `_without_stale_jobs`
 
     def run(self, cluster: str, now: float) -> str:
         """Run one round; return a line on the nodes that did not answer, empty if all did.
@@ -79,74 +93,133 @@ class GpuUseCollector:
             SlurmError: when slurmctld does not answer.
             LedgerError: when the ledger cannot be written.
         """
-        jobs = [job for job in read_holding_jobs(self._slurm) if _uses_gpus(job)]
+        there = read_holding_jobs(self._slurm)
+        jobs = [job for job in there if _uses_gpus(job)]
         holders = _by_node(jobs)
-        answers = self._read(self._where, sorted(holders))
-        try:
-            with self._open_ledger() as ledger, ledger.transaction() as connection:
-                self._enter(connection, cluster, holders, answers)
-                delete_old_curves(connection, int(now) - self._keep_seconds)
-        except BaseException:
-            self._uses = None  # load again what is stored: a sample must not count twice
-            raise
+        pages = self._without_stale_jobs(self._read(self._where, sorted(holders)), _by_node(there))
+        answers = keep_confirmed(pages, jobs)
+        with self._open_ledger() as ledger:
+            with ledger.transaction() as connection:
+                number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
+            if number is not None:  # else nothing was ingested yet
+                self._store(ledger, number, int(now), _by_key(holders, answers))
+                if self._updated is None or not 0 <= now - self._updated < _UPDATE_EVERY:
+                    self._update(ledger, number, int(now))
+                    self._updated = now
         return describe_silent_nodes(answers)
 
-    def _enter(
-        self,
-        connection: Connection,
-        cluster: str,
-        holders: Mapping[str, Mapping[int, int]],
-        answers: Mapping[str, NodeAnswer],
-    ) -> None:
-        """Add the samples of a round to the summaries, and store those that changed."""
-        number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
-        if number is None:  # nothing was ingested yet
-            return
-        # Only of a job that Slurm says is on this node: an exporter may be behind.
-        samples = {
-            (reading.job, holders[node][reading.job], node, reading.gpu.key): reading
-            for node, answer in answers.items()
-            for reading in answer.readings
-            if reading.job in holders[node]
+    def _without_stale_jobs(
+        self, pages: Mapping[str, NodeAnswer], there: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, NodeAnswer]:
+        """Take a GPU for a job's own where the others on it have ended.
+
+        Their record is left where the epilog did not run. A job that is on the page of two rounds,
+        and that Slurm has in neither, has ended; in one round, it may just have begun.
+
+        Args:
+            pages: by node.
+            there: all jobs that hold nodes, by node.
+        """
+        unknown = {
+            (node, reading.job)
+            for node, page in pages.items()
+            for reading in page.readings
+            if reading.job not in there.get(node, ())
         }
-        # The ledger may have the end of a run that squeue shows: of a resized job, for example.
-        for key in load_linked_keys(connection, number, EXPORTER, {key[0] for key in samples}):
-            samples.pop(key, None)
-        known = self._uses or {}
-        self._uses = {key: known[key] for key in samples if key in known}
-        self._uses |= _load(connection, number, samples.keys() - self._uses.keys())
-        changed: dict[UseKey, GpuUse] = {}
-        for key, reading in samples.items():
-            use = self._uses.get(key)
-            if use is None:
-                use = self._uses[key] = self._new(number, key, reading)
-            if use.add(reading.reading, shared=reading.shared):
-                changed[key] = use
-        store_uses(connection, list(changed.values()))
+        stale, self._unknown = unknown & self._unknown, unknown
+        nodes = {node for node, _ in stale}
+        return {
+            node: page._replace(readings=tuple(_readings_without(page.readings, node, stale)))
+            if node in nodes
+            else page
+            for node, page in pages.items()
+        }
 
-    def _new(self, cluster: int, key: UseKey, reading: JobReading) -> GpuUse:
-        job, start, node, _ = key
-        return GpuUse(
-            cluster_id=cluster,
-            job=job,
-            start=start,
-            node=node,
-            gpu=reading.gpu,
-            source=EXPORTER,
-            interval=self._interval,
-        )
+    def _store(
+        self, ledger: Ledger, cluster: int, now: int, readings: dict[UseKey, JobReading]
+    ) -> None:
+        """Store the samples of a round, and a summary for each GPU of a run that is new."""
+        try:
+            with ledger.transaction() as connection:
+                jobs = {key[0] for key in readings}
+                # The ledger may have the end of a run that squeue shows: of a resized job.
+                for key in load_linked_keys(connection, cluster, EXPORTER, jobs):
+                    readings.pop(key, None)
+                self._find_ids(connection, cluster, readings)
+                by_node: dict[str, list[RecentSample]] = defaultdict(list)
+                for key, found in readings.items():
+                    sample = RecentSample(self._ids[key], found.shared, found.reading)
+                    by_node[key[2]].append(sample)
+                store_samples(connection, cluster, now, by_node)
+        except BaseException:
+            self._ids = {}  # some may not have been stored
+            raise
+
+    def _find_ids(
+        self, connection: Connection, cluster: int, readings: Mapping[UseKey, JobReading]
+    ) -> None:
+        """Look up the row ids of the summaries, and store those that are new."""
+        self._ids = {key: self._ids[key] for key in readings if key in self._ids}
+        if missing := readings.keys() - self._ids.keys():
+            stored = load_open_ids(connection, cluster, EXPORTER, {key[0] for key in missing})
+            self._ids |= {key: stored[key] for key in missing if key in stored}
+        new = {
+            key: GpuUse(
+                cluster_id=cluster,
+                job=key[0],
+                start=key[1],
+                node=key[2],
+                gpu=reading.gpu,
+                source=EXPORTER,
+                interval=self._interval,
+                first=reading.reading.at,
+            )
+            for key, reading in readings.items()
+            if key not in self._ids
+        }
+        store_uses(connection, list(new.values()))
+        self._ids |= {key: use.id for key, use in new.items() if use.id is not None}
+
+    def _update(self, ledger: Ledger, cluster: int, now: int) -> None:
+        """Bring all summaries and curves up to date; delete what is old.
+
+        Several transactions: others must be able to write in between.
+        """
+        since = self._updated or 0.0  # at first all that an earlier service has left
+        with ledger.transaction() as connection:
+            nodes = sampled_nodes(connection, cluster, since)
+        for first in range(0, len(nodes), _NODES_AT_ONCE):
+            some = nodes[first : first + _NODES_AT_ONCE]
+            with ledger.transaction() as connection:
+                found = load_samples(connection, since, cluster=cluster, nodes=some)
+                update_uses(connection, {sample.use_id for sample in found})
+        with ledger.transaction() as connection:
+            delete_old_samples(connection, cluster, now - KEPT_SECONDS)
+            delete_old_curves(connection, now - self._keep_seconds)
 
 
-def _load(connection: Connection, cluster: int, wanted: Collection[UseKey]) -> dict[UseKey, GpuUse]:
-    """Load the summaries that an earlier round or service stored."""
-    if not wanted:
-        return {}
-    loaded = {
-        (use.job, use.start, use.node, use.gpu.key): use
-        for use in load_uses(connection, job_ids={key[0] for key in wanted})
-        if use.source == EXPORTER and use.cluster_id == cluster
+def _readings_without(
+    readings: Iterable[JobReading], node: str, stale: Collection[tuple[str, int]]
+) -> Iterator[JobReading]:
+    left = [each for each in readings if (node, each.job) not in stale]
+    holders = Counter(each.gpu.key for each in left)
+    for each in left:
+        if each.alone is not None and holders[each.gpu.key] == 1:
+            yield JobReading(each.job, each.gpu, False, each.alone)  # noqa: FBT003
+        else:
+            yield each
+
+
+def _by_key(
+    holders: Mapping[str, Mapping[int, int]], answers: Mapping[str, NodeAnswer]
+) -> dict[UseKey, JobReading]:
+    """Return the readings of jobs that Slurm says are on the node: an exporter may be behind."""
+    return {
+        (reading.job, holders[node][reading.job], node, reading.gpu.key): reading
+        for node, answer in answers.items()
+        for reading in answer.readings
+        if reading.job in holders[node]
     }
-    return {key: use for key, use in loaded.items() if key in wanted}
 
 
 def _uses_gpus(job: HoldingJob) -> bool:

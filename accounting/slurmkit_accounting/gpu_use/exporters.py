@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from slurmkit.errors import BadConfig
+from slurmkit.formats.tres import gpu_count, parse_tres
+from slurmkit.state.gres import HoldingJob
 from slurmkit_accounting.config import GpuUseSection, read_secret_file
-from slurmkit_accounting.gpu_use.samples import JobReading, PageError, parse_page
+from slurmkit_accounting.gpu_use.samples import JobReading, PageError, parse_job, parse_page
 
 NODE = "{node}"
 MOST_BYTES = 4 * 2**20
 """Size of the largest page that is read; one of eight GPUs has some 20 KiB."""
 _AT_ONCE = 200  # open connections
 _PORTS = {"http": 80, "https": 443}
+_FIRST_PORT_OF_USERS = 1024  # Linux' default of net.ipv4.ip_unprivileged_port_start
 
 
 class ExporterAddress(NamedTuple):
@@ -54,7 +58,8 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
     """Return where the exporters listen.
 
     Raises:
-        BadConfig: when the URL is not one, or everybody can read the file of the token.
+        BadConfig: when the URL is not one, when everybody can read the file of the token, or when
+            a job could take the port and be sent the token.
     """
     parts = urlsplit(section.url)
     if parts.scheme not in _PORTS or NODE not in parts.netloc or not _has_port(parts):
@@ -65,6 +70,13 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
     token = read_secret_file("[gpu_use] token_file", section.token_file).strip()
     if not token.isascii() or not token.isprintable():
         raise BadConfig("[gpu_use] token_file: a token has only ASCII characters, without blanks")
+    port = parts.port or _PORTS[parts.scheme]
+    if token and parts.scheme == "http" and port >= _FIRST_PORT_OF_USERS:
+        raise BadConfig(
+            f"[gpu_use] url has port {port}: a job could listen there while the exporter is down,"
+            " and be sent the token; let the exporters listen on a port below 1024, e.g. 332, and"
+            f" write http://{NODE}:332/metrics"
+        )
     return ExporterAddress(section.url, token, section.deadline)
 
 
@@ -152,6 +164,50 @@ async def _read_rest(reader: asyncio.StreamReader) -> bytes:
         if len(body) > MOST_BYTES:
             raise PageError(f"its page is larger than {MOST_BYTES // 2**20} MiB")
     return bytes(body)
+
+
+def keep_confirmed(
+    answers: Mapping[str, NodeAnswer], jobs: Iterable[HoldingJob]
+) -> dict[str, NodeAnswer]:
+    """Keep the readings of jobs that Slurm has on the node, of no more GPUs than each job holds.
+
+    A page may be behind, and it may be forged, by a job that took the exporter's port. Such a page
+    can give wrong values of the GPUs that jobs of its node hold, and no others.
+
+    Args:
+        answers: by node.
+        jobs: the jobs that hold GPUs now.
+    """
+    most: dict[tuple[str, int], int] = {}
+    for job in jobs:
+        number = parse_job(job.raw_id.strip())
+        if number is not None:
+            most |= dict.fromkeys(((node, number) for node in job.nodes), _most_gpus(job.tres))
+    return {
+        node: answer._replace(readings=tuple(_confirmed(node, answer.readings, most)))
+        for node, answer in answers.items()
+    }
+
+
+def _most_gpus(tres: str) -> int:
+    """Return the GPUs that a job holds, on all its nodes; of shards and MPS as many as it has."""
+    parts = parse_tres(tres).items()
+    return gpu_count(tres) or sum(
+        int(count)
+        for name, count in parts
+        if name.startswith(("gres/shard", "gres/mps")) and count.isdecimal()
+    )
+
+
+def _confirmed(
+    node: str, readings: Iterable[JobReading], most: Mapping[tuple[str, int], int]
+) -> Iterable[JobReading]:
+    by_job: dict[int, list[JobReading]] = defaultdict(list)
+    for reading in readings:
+        by_job[reading.job].append(reading)
+    for job, own in by_job.items():
+        if len(own) <= most.get((node, job), 0):
+            yield from own
 
 
 def describe_silent_nodes(answers: Mapping[str, NodeAnswer]) -> str:

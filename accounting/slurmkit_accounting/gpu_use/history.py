@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, or_, select
 from slurmkit.config.plugins import load_plugin
 from slurmkit.errors import BadConfig
 from slurmkit.formats.scontrol import expand_nodes
-from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, GpuTrace, JobWindow
+from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, JobWindow, NoSamples
 from slurmkit_accounting.gpu_use.samples import (
     GpuName,
     GpuReading,
@@ -39,6 +39,8 @@ _MOST_FAILURES = 3  # of one round
 _SETTLED = 60  # seconds after the end of a run until its last samples are there
 _PAUSE, _MOST_PAUSE = 60, 6 * 3600  # seconds until a question is asked again
 _GIVE_UP = 20  # failures in a row
+_GIVE_UP_WITHOUT_SAMPLES = 6  # two hours; nodes without an exporter will not have samples later
+_BEGUN = "the service ended while it asked"
 _ROW = ("run_id", "asked", "failures", "again", "error")
 
 
@@ -87,6 +89,8 @@ class GpuHistoryReader:
     def run(self, now: int, check: Callable[[], None]) -> str:
         """Ask for some runs; stop after some failures, since the source may be away.
 
+        A source that has nothing about a run's nodes is there. `slurmkit doctor` names the query.
+
         Args:
             now: epoch seconds.
             check: raises when the service shall stop.
@@ -104,14 +108,19 @@ class GpuHistoryReader:
                 delete_old_curves(connection, now - self._keep_seconds)
             for run in due:
                 check()
+                with ledger.transaction() as connection:
+                    # One that takes all memory, and ends the service, must not be the first again.
+                    _record(connection, run, now, _BEGUN)
                 try:
-                    traces = self._source.read_job(run.window)
-                    uses = [_use_of(run, trace, self._interval) for trace in traces]
+                    uses = _read_uses(self._source, run, self._interval)
                 except Exception as error:  # noqa: BLE001 - whatever one run's answer holds, others follow
                     said = str(error) or type(error).__name__
+                    answered = isinstance(error, NoSamples)
+                    most = _GIVE_UP_WITHOUT_SAMPLES if answered else _GIVE_UP
                     with ledger.transaction() as connection:
-                        _record(connection, run, now, said)
-                    failed.append(said)
+                        _record(connection, run, now, said, most)
+                    if not answered:
+                        failed.append(said)
                     if len(failed) >= _MOST_FAILURES:
                         break
                     continue
@@ -179,22 +188,31 @@ def _expand(node_list: str) -> tuple[str, ...]:
         return ()
 
 
-def _use_of(run: RunToAsk, trace: GpuTrace, interval: int) -> GpuUse:
-    """Return the summary of a GPU from all of its samples."""
-    samples = [each for each in trace.samples if run.window.begin <= each.taken <= run.window.end]
-    use = GpuUse(
-        cluster_id=run.cluster_id,
-        job=run.window.job_id,
-        start=run.window.begin,
-        node=trace.node,
-        gpu=GpuName(trace.uuid, trace.pci, trace.index, trace.mig),
-        source=PROMETHEUS,
-        interval=_usual_interval(samples, interval),
-    )
-    for sample in samples:
-        use.add(_reading(sample), shared=trace.shared)
-    use.finish(run.window.end)
-    return use
+def _read_uses(source: GpuHistory, run: RunToAsk, interval: int) -> list[GpuUse]:
+    """Return the summaries of a run's GPUs; its samples are never in memory all at once."""
+    uses: dict[tuple[str, str], GpuUse] = {}
+    for trace in source.read_job(run.window):
+        name = GpuName(trace.uuid, trace.pci, trace.index, trace.mig)
+        use = uses.get((trace.node, name.key))
+        if use is None:
+            use = uses[trace.node, name.key] = GpuUse(
+                cluster_id=run.cluster_id,
+                job=run.window.job_id,
+                start=run.window.begin,
+                node=trace.node,
+                gpu=name,
+                source=PROMETHEUS,
+                interval=interval,
+            )
+        inside = [
+            each for each in trace.samples if run.window.begin <= each.taken <= run.window.end
+        ]
+        use.interval = max(use.interval, _usual_interval(inside, interval))
+        for sample in inside:
+            use.add(_reading(sample), shared=trace.shared)
+    for use in uses.values():
+        use.finish(run.window.end)
+    return list(uses.values())
 
 
 def _usual_interval(samples: list[GpuSample], least: int) -> int:
@@ -204,10 +222,10 @@ def _usual_interval(samples: list[GpuSample], least: int) -> int:
 
 
 def _reading(sample: GpuSample) -> GpuReading:
-    busy = sample.utilisation
+    percent = sample.utilisation
     return GpuReading(
         at=sample.taken,
-        utilisation=plausible_share(None if busy is None else busy / 100),
+        utilisation=plausible_share(None if percent is None else percent / 100),
         memory_mib=plausible_memory(sample.memory_used),
         memory_total_mib=plausible_memory(sample.memory_total),
         watts=plausible_watts(sample.watts),
@@ -224,8 +242,11 @@ def _replace(connection: Connection, run_id: int, uses: list[GpuUse]) -> None:
     store_uses(connection, uses, run_id=run_id, final=True)
 
 
-def _record(connection: Connection, run: RunToAsk, now: int, error: str) -> None:
+def _record(
+    connection: Connection, run: RunToAsk, now: int, error: str, most: int = _GIVE_UP
+) -> None:
+    """Record a question; with an error it is asked again, `most` times."""
     failures = run.failures + 1 if error else 0
     pause = min(_PAUSE * 2 ** min(failures, 10), _MOST_PAUSE)
-    again = now + pause if error and failures < _GIVE_UP else None
+    again = now + pause if error and failures < most else None
     replace_rows(connection, gpu_questions, _ROW, [(run.id, now, failures, again, error or None)])

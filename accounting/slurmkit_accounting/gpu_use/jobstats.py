@@ -74,16 +74,16 @@ def parse_blob(text: str) -> list[GpuSummary]:
 
 
 def _parse_node(node: str, values: Mapping[str, Any]) -> Iterator[GpuSummary]:
-    busy = values.get("gpu_utilization") or {}
+    percents = values.get("gpu_utilization") or {}
     used = values.get("gpu_used_memory") or {}
     total = values.get("gpu_total_memory") or {}
-    names = list(dict.fromkeys((*busy, *used, *total)))
+    names = list(dict.fromkeys((*percents, *used, *total)))
     if not _NODE.fullmatch(node) or len(names) > _MOST_GPUS:
         return
     for gpu in names:
         if not _GPU.fullmatch(gpu):
             continue
-        percent = _number(busy.get(gpu))
+        percent = _number(percents.get(gpu))
         summary = GpuSummary(
             node,
             gpu,
@@ -123,14 +123,14 @@ def enter_blobs(connection: Connection, blobs: Mapping[int, str]) -> list[int]:
     query = select(runs.c.id, runs.c.cluster_id, runs.c.job_id_raw, runs.c.start, runs.c.end)
     ended = (runs.c.start.is_not(None), runs.c.end.is_not(None))
     rows = connection.execute(query.where(in_values(connection, runs.c.id, found), *ended)).all()
-    known: dict[tuple[int, int, int], list[GpuUse]] = {}
+    known: dict[int | None, list[GpuUse]] = {}
     for use in load_uses(connection, run_ids=list(found), curves=False):
         if use.source == JOBSTATS:
-            known.setdefault((use.cluster_id, use.job, use.start), []).append(use)
+            known.setdefault(use.run_id, []).append(use)
     changed = []
     for run_id, cluster, job, start, end in rows:
         uses = [_use_of(cluster, job, start, end, each) for each in found[run_id]]
-        before = known.get((cluster, job, start), [])
+        before = known.get(run_id, [])
         if _facts(before) != _facts(uses):
             old = [use.id for use in before if use.id is not None]
             connection.execute(delete(gpu_use).where(in_values(connection, gpu_use.c.id, old)))
@@ -154,7 +154,7 @@ def _use_of(cluster: int, job: int, start: int, end: int, summary: GpuSummary) -
     """
     name = summary.gpu if not summary.gpu.isdecimal() else f"minor {summary.gpu}"
     seconds = float(max(end - start, 0))
-    busy = summary.utilisation
+    mean = summary.utilisation
     return GpuUse(
         cluster_id=cluster,
         job=job,
@@ -164,9 +164,9 @@ def _use_of(cluster: int, job: int, start: int, end: int, summary: GpuSummary) -
         source=JOBSTATS,
         interval=0,
         covered=seconds,
-        busy_samples=0 if busy is None else 1,
-        busy_covered=0.0 if busy is None else seconds,
-        busy=busy or 0.0,
+        measured_samples=0 if mean is None else 1,
+        measured_seconds=0.0 if mean is None else seconds,
+        utilisation_sum=mean or 0.0,
         memory_mib=summary.memory_mib,
         memory_total_mib=summary.memory_total_mib,
     )

@@ -81,12 +81,14 @@ class JobReading(msgspec.Struct, frozen=True, gc=False):
         gpu: names the GPU.
         shared: whether other jobs hold the same GPU. Then utilisation and memory are the job's
             own, and power and energy are unknown.
+        alone: of a shared GPU, the reading of all of it.
     """
 
     job: int
     gpu: GpuName
     shared: bool
     reading: GpuReading
+    alone: GpuReading | None = None
 
 
 def plausible_share(value: float | None) -> float | None:
@@ -168,13 +170,12 @@ class _GpuValues:
         holders = {job: each for job, each in self.by_job.items() if each.get("job") == 1}
         shared = len(holders) > 1
         total = plausible_mib(self.own.get("memory_total_bytes"))
+        whole = _whole_reading(self.own, at, total)
         for job, of_job in holders.items():
-            reading = (
-                _shared_reading(of_job, at, total)
-                if shared
-                else _whole_reading(self.own, at, total)
-            )
-            yield JobReading(job, self.gpu, shared, reading)
+            if shared:
+                yield JobReading(job, self.gpu, True, _shared_reading(of_job, at, total), whole)  # noqa: FBT003
+            else:
+                yield JobReading(job, self.gpu, False, whole)  # noqa: FBT003
 
 
 def _whole_reading(own: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import add
 
 import msgspec
@@ -58,7 +58,7 @@ class Curve:
         # Of each point: the number of samples; sum and number of the known utilisations (1/1000)
         # and powers (watts); the most memory (MiB), -1 if unknown.
         self._samples = array("I")
-        self._busy, self._busy_known = array("d"), array("I")
+        self._utilisation, self._utilisation_known = array("d"), array("I")
         self._watts, self._watts_known = array("d"), array("I")
         self._memory = array("i")
 
@@ -74,8 +74,8 @@ class Curve:
             self._extend(missing)
         self._samples[place] += 1
         if reading.utilisation is not None:
-            self._busy[place] += reading.utilisation * 1000
-            self._busy_known[place] += 1
+            self._utilisation[place] += reading.utilisation * 1000
+            self._utilisation_known[place] += 1
         if reading.watts is not None:
             self._watts[place] += reading.watts
             self._watts_known[place] += 1
@@ -85,21 +85,21 @@ class Curve:
     def points(self) -> Iterator[CurvePoint]:
         """Yield all points; those before the last sample without samples too."""
         for place, samples in enumerate(self._samples):
-            busy, watts = self._busy_known[place], self._watts_known[place]
+            known, watts = self._utilisation_known[place], self._watts_known[place]
             memory = self._memory[place]
             yield CurvePoint(
                 at=self.begin + place * self.step,
                 samples=samples,
-                utilisation=self._busy[place] / busy / 10 if busy else None,
+                utilisation=self._utilisation[place] / known / 10 if known else None,
                 memory_mib=memory if memory >= 0 else None,
                 watts=round(self._watts[place] / watts) if watts else None,
             )
 
     def _extend(self, count: int) -> None:
         """Add points without samples."""
-        for column in (self._samples, self._busy_known, self._watts_known):
+        for column in (self._samples, self._utilisation_known, self._watts_known):
             column.extend([0] * count)
-        for sums in (self._busy, self._watts):
+        for sums in (self._utilisation, self._watts):
             sums.extend([0.0] * count)
         self._memory.extend([-1] * count)
 
@@ -107,7 +107,7 @@ class Curve:
         """Make one point of each two neighbours."""
         if len(self._samples) % 2:
             self._extend(1)
-        for name in ("_samples", "_busy_known", "_watts_known", "_busy", "_watts"):
+        for name in ("_samples", "_utilisation_known", "_watts_known", "_utilisation", "_watts"):
             column = getattr(self, name)
             setattr(self, name, array(column.typecode, map(add, column[::2], column[1::2])))
         self._memory = array("i", map(max, self._memory[::2], self._memory[1::2]))
@@ -116,7 +116,7 @@ class Curve:
     def pack(self, level: int = 6) -> bytes:
         """Return the points as bytes: four columns of 16 bits, low and high bytes apart."""
         columns = array("H", (min(each, _MOST) for each in self._samples))
-        columns.extend(_means(self._busy, self._busy_known))
+        columns.extend(_means(self._utilisation, self._utilisation_known))
         columns.extend(
             min(each // _MEMORY_UNIT, _MOST) if each >= 0 else _UNKNOWN for each in self._memory
         )
@@ -134,12 +134,16 @@ class Curve:
             ValueError: for bytes that `pack` cannot have made.
         """
         curve = cls(begin, step)
-        for samples, busy, memory, watts in _unpack_columns(packed):
+        columns = _unpack_columns(packed)
+        count = len(columns) // _COLUMNS
+        parts = (columns[place * count : (place + 1) * count] for place in range(_COLUMNS))
+        for samples, permille, memory, watts in zip(*parts, strict=True):
             # How many samples were known is not kept: all were, or none.
             known = max(samples, 1)
             curve._samples.append(samples)
-            curve._busy_known.append(0 if busy == _UNKNOWN else known)
-            curve._busy.append(0.0 if busy == _UNKNOWN else busy * known)
+            is_known = permille != _UNKNOWN
+            curve._utilisation_known.append(known if is_known else 0)
+            curve._utilisation.append(float(permille * known) if is_known else 0.0)
             curve._memory.append(-1 if memory == _UNKNOWN else memory * _MEMORY_UNIT)
             curve._watts_known.append(0 if watts == _UNKNOWN else known)
             curve._watts.append(0.0 if watts == _UNKNOWN else watts * known)
@@ -151,7 +155,20 @@ def _means(sums: array[float], known: array[int]) -> Iterator[int]:
         yield min(round(total / count), _MOST) if count else _UNKNOWN
 
 
-def _unpack_columns(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
+def unpack_utilisation(packed: bytes) -> tuple[Sequence[int], list[int | None]]:
+    """Return of each point of a packed curve the number of samples and the permille; quickly.
+
+    Raises:
+        ValueError: for bytes that `Curve.pack` cannot have made.
+    """
+    columns = _unpack_columns(packed)
+    count = len(columns) // _COLUMNS
+    permilles = columns[count : 2 * count]
+    return columns[:count], [None if each == _UNKNOWN else each for each in permilles]
+
+
+def _unpack_columns(packed: bytes) -> array[int]:
+    """Return the columns one after the other."""
     if packed[:1] != _VERSION:
         raise ValueError("not a packed curve")
     unpacker = zlib.decompressobj()
@@ -168,6 +185,4 @@ def _unpack_columns(packed: bytes) -> Iterator[tuple[int, int, int, int]]:
     columns.frombytes(bytes(plain))
     if sys.byteorder == "big":
         columns.byteswap()
-    count = len(columns) // _COLUMNS
-    parts = (columns[place * count : (place + 1) * count] for place in range(_COLUMNS))
-    yield from zip(*parts, strict=True)
+    return columns

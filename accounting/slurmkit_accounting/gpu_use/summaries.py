@@ -38,20 +38,21 @@ class GpuUse(msgspec.Struct, kw_only=True):
         source: `exporter`, `prometheus` or `jobstats`.
         interval: seconds between two samples, as configured.
         id: row id in the ledger; None before it is stored.
+        run_id: row id of the run; None until the ledger has the end of the run.
         shared: whether other jobs held the GPU at the same time.
         samples: number of samples; 0 for a summary that another tool made.
         covered: seconds of the run that they cover.
-        busy_samples: number of samples with a known utilisation.
-        busy_covered: seconds that those cover.
-        busy: sum of the utilisations, each 0 to 1.
+        measured_samples: number of samples with a known utilisation.
+        measured_seconds: seconds that those cover.
+        utilisation_sum: sum of the utilisations, each 0 to 1.
         idle_samples: number of samples with a utilisation that rounds to 0 %.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         counted_joules: energy by the GPU's counter; None without a counter.
         counted_seconds: time that the counter covers.
-        edge_joules: energy before the first and after the last value of the counter: power times
+        ends_joules: energy before the first and after the last value of the counter: power times
             time, for one interval at most.
-        edge_seconds: time that it covers.
+        ends_seconds: time that it covers.
         power_joules: energy as power times time; None if no power is known.
         power_seconds: time that it covers.
         first: time of the first sample.
@@ -70,19 +71,20 @@ class GpuUse(msgspec.Struct, kw_only=True):
     source: str
     interval: int
     id: int | None = None
+    run_id: int | None = None
     shared: bool = False
     samples: int = 0
     covered: float = 0.0
-    busy_samples: int = 0
-    busy_covered: float = 0.0
-    busy: float = 0.0
+    measured_samples: int = 0
+    measured_seconds: float = 0.0
+    utilisation_sum: float = 0.0
     idle_samples: int = 0
     memory_mib: int | None = None
     memory_total_mib: int | None = None
     counted_joules: float | None = None
     counted_seconds: float = 0.0
-    edge_joules: float = 0.0
-    edge_seconds: float = 0.0
+    ends_joules: float = 0.0
+    ends_seconds: float = 0.0
     power_joules: float | None = None
     power_seconds: float = 0.0
     first: float | None = None
@@ -96,12 +98,12 @@ class GpuUse(msgspec.Struct, kw_only=True):
     @property
     def mean(self) -> float | None:
         """Mean utilisation, 0 to 1."""
-        return self.busy / self.busy_samples if self.busy_samples else None
+        return self.utilisation_sum / self.measured_samples if self.measured_samples else None
 
     @property
     def percentile_95(self) -> int | None:
         """95th percentile of the utilisation, whole percent."""
-        wanted, seen = _PERCENTILE * self.busy_samples, 0
+        wanted, seen = _PERCENTILE * self.measured_samples, 0
         for percent, count in enumerate(self.bins):
             seen += count
             if count and seen >= wanted:
@@ -111,14 +113,14 @@ class GpuUse(msgspec.Struct, kw_only=True):
     @property
     def idle_share(self) -> float | None:
         """Share of the samples at 0 %; None also where only a mean is known."""
-        return self.idle_samples / self.busy_samples if any(self.bins) else None
+        return self.idle_samples / self.measured_samples if any(self.bins) else None
 
     @property
     def joules(self) -> float | None:
-        """Energy: by the counter, with `edge_joules`; else power times time."""
+        """Energy: by the counter, with `ends_joules`; else power times time."""
         if self.counted_joules is None:
             return self.power_joules
-        return self.counted_joules + self.edge_joules
+        return self.counted_joules + self.ends_joules
 
     @property
     def energy_by(self) -> str | None:
@@ -132,7 +134,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
         """Time that the energy covers."""
         if self.counted_joules is None:
             return self.power_seconds
-        return self.counted_seconds + self.edge_seconds
+        return self.counted_seconds + self.ends_seconds
 
     def add(self, reading: GpuReading, *, shared: bool = False) -> bool:
         """Add a sample; return False for one that is not newer than the last.
@@ -146,7 +148,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
         since = self.start if self.last is None else max(self.last, self.start)
         seconds = min(max(reading.at - since, 0.0), float(self.interval))
         if self.last is None and reading.watts is not None:
-            self.edge_joules, self.edge_seconds = reading.watts * seconds, seconds
+            self.ends_joules, self.ends_seconds = reading.watts * seconds, seconds
         self.samples += 1
         self.covered += seconds
         self.shared |= shared
@@ -154,9 +156,9 @@ class GpuUse(msgspec.Struct, kw_only=True):
         self.last, self.last_watts = reading.at, reading.watts
         if reading.utilisation is not None:
             percent = min(max(round(reading.utilisation * 100), 0), _BINS - 1)
-            self.busy_samples += 1
-            self.busy_covered += seconds
-            self.busy += reading.utilisation
+            self.measured_samples += 1
+            self.measured_seconds += seconds
+            self.utilisation_sum += reading.utilisation
             self.bins[percent] += 1
             self.idle_samples += percent == 0
         self.memory_mib = _larger(self.memory_mib, reading.memory_mib)
@@ -188,15 +190,20 @@ class GpuUse(msgspec.Struct, kw_only=True):
         if self.last is None or self.last_watts is None:
             return
         seconds = seconds_to_the_end(self.last, end, self.interval)
-        self.edge_joules += self.last_watts * seconds
-        self.edge_seconds += seconds
+        self.ends_joules += self.last_watts * seconds
+        self.ends_seconds += seconds
         self.power_joules = (self.power_joules or 0.0) + self.last_watts * seconds
         self.power_seconds += seconds
 
-    def covered_share(self, end: float) -> float:
-        """Return the share of the run, up to `end`, that samples of utilisation cover."""
-        length = end - self.start
-        return min(self.busy_covered / length, 1.0) if length > 0 else 0.0
+    def covered_share(self, end: float, start: float | None = None) -> float:
+        """Return the share of the run that samples of utilisation cover.
+
+        Args:
+            end: of the run, or the time up to which it is looked at.
+            start: of the run, where the ledger has another than the summary.
+        """
+        length = end - (self.start if start is None else start)
+        return min(self.measured_seconds / length, 1.0) if length > 0 else 0.0
 
     def pack_bins(self) -> bytes:
         """Return the histogram as bytes."""
@@ -204,6 +211,19 @@ class GpuUse(msgspec.Struct, kw_only=True):
         if sys.byteorder == "big":
             counts.byteswap()
         return zlib.compress(counts.tobytes(), 1)
+
+
+def source_weight(samples: int, measured_seconds: float) -> float:
+    """Return how much a source's summaries of a run count: of several sources the largest does.
+
+    A summary that another tool made does not say what it covers. It counts for half of the run, so
+    that samples of more than half go before it.
+
+    Args:
+        samples: number of samples; 0 for a summary that another tool made.
+        measured_seconds: seconds that its values of utilisation cover, or claim to cover.
+    """
+    return measured_seconds * (1 if samples else LEAST_COVERED)
 
 
 def seconds_to_the_end(last: float, end: float, interval: int) -> float:

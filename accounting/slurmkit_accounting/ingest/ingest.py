@@ -29,6 +29,7 @@ from slurmkit_accounting.ingest.enter import (
     enter_batch,
     find_or_add_cluster,
 )
+from slurmkit_accounting.ingest.node_events import read_node_events, record_node_events
 from slurmkit_accounting.ingest.retract import ExpectedRuns
 from slurmkit_accounting.ingest.steps import enter_steps, enter_summaries
 from slurmkit_accounting.ledger.coverage import CoveredSpan, add_span, load_spans
@@ -137,6 +138,7 @@ def ingest(
             current, shapes=NodeGpus(slurm, started - OVERLAP_SECONDS)
         )
         capacity = read_capacity(slurm)
+        events = read_node_events(slurm, name, window[0])
         sacct = SacctReader(slurm, steps=steps, user=only)
         reading = _SacctIngest(ledger, current, window, progress)
         reading.enter(sacct.windows(reading.days))
@@ -147,6 +149,8 @@ def ingest(
             finish_ingest(connection, current, reading.total)
             if capacity is not None:
                 record_capacity(connection, current.cluster, capacity, started)
+            if events is not None:
+                record_node_events(connection, current.cluster, events, started)
             books_begin = load_spans(connection, current.cluster)[0].begin
         seconds = time.monotonic() - begun
         return Ingested(name, window, reading.total, first, books_begin, seconds, gone, only)
@@ -241,7 +245,7 @@ class _SacctIngest:
 
 def _place_suspensions(ledger: Ledger, slurm: SlurmCommands, cluster: int) -> None:
     with ledger.transaction() as connection:
-        suspended.spread_suspensions_of_open_runs(connection, cluster)
+        suspended.place_suspensions_of_open_runs(connection, cluster)
         halted = suspended.load_unknown_suspensions(connection, cluster)
     for first in range(0, len(halted), _HALTED):
         some = halted[first : first + _HALTED]

@@ -1,7 +1,8 @@
 """One read API for two kinds of ledgers: opened here, or the site's ledger behind its service.
 
 A function of the read API marked with `also_remote` takes either. The service calls the same
-function with the scope that the user may see; a `scope` given by the client is not sent.
+function with the scope that the user may see; a `scope` given by the client is not sent. The same
+holds for `uid`, the user who asks. A function marked with `changes_remote` changes the ledger.
 """
 
 from __future__ import annotations
@@ -40,24 +41,34 @@ AnswerT = TypeVar("AnswerT")
 AnyLedger: TypeAlias = "Ledger | RemoteLedger"
 """A ledger that the read API can read: opened here or remote."""
 
-_BOOKS, _SCOPE = "books", "scope"
+_BOOKS, _SCOPE, _UID = "books", "scope", "uid"
+_BY_SERVICE = frozenset((_BOOKS, _SCOPE, _UID))
 _remote_functions: dict[str, RemoteFunction[Any]] = {}
 
 
 class RemoteFunction(Generic[AnswerT]):
-    """A function of the read API, as the service calls it."""
+    """A function of the read API, as the service calls it; `changes` if it changes the ledger."""
 
-    def __init__(self, function: Callable[..., AnswerT]) -> None:
+    def __init__(self, function: Callable[..., AnswerT], *, changes: bool = False) -> None:
         self.function = function
         self.name = function.__name__
+        self.changes = changes
         self._needed = {
             parameter.name
             for parameter in inspect.signature(function).parameters.values()
             if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-        } - {_BOOKS, _SCOPE}
+        } - _BY_SERVICE
 
-    def answer(self, ledger: Ledger, given: dict[str, Any], scope: Scope) -> AnswerT:
+    def answer(
+        self, ledger: Ledger, given: dict[str, Any], scope: Scope, uid: int | None = None
+    ) -> AnswerT:
         """Call the function with arguments from JSON.
+
+        Args:
+            ledger: open for writing if the function changes it.
+            given: the arguments.
+            scope: what the user who asks may see.
+            uid: the user who asks; needed by functions about this user.
 
         Raises:
             BadInput: for an unknown argument, one of a wrong type, or a missing one.
@@ -73,7 +84,12 @@ class RemoteFunction(Generic[AnswerT]):
             named = {name: msgspec.convert(value, types[name]) for name, value in given.items()}
         except msgspec.ValidationError as error:
             raise BadInput(f"{self.name}: {error}") from error
-        return self.function(ledger, **named, scope=scope)
+        wanted = inspect.signature(self.function).parameters
+        if _UID in wanted:
+            named[_UID] = uid
+        if _SCOPE in wanted:
+            named[_SCOPE] = scope
+        return self.function(ledger, **named)
 
     @property
     def returns(self) -> type[AnswerT]:
@@ -86,7 +102,7 @@ class RemoteFunction(Generic[AnswerT]):
         for parameter in inspect.signature(self.function).parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 bound |= bound.pop(parameter.name, {})
-        return {name: each for name, each in bound.items() if name not in {_BOOKS, _SCOPE}}
+        return {name: each for name, each in bound.items() if name not in _BY_SERVICE}
 
     def types(self) -> dict[str, Any]:
         """Return the types of those arguments, by name."""
@@ -96,7 +112,7 @@ class RemoteFunction(Generic[AnswerT]):
             hint = hints[parameter.name]
             if parameter.kind is parameter.VAR_KEYWORD:  # **more: Unpack[SomeTypedDict]
                 types |= get_type_hints(hint.__args__[0])
-            elif parameter.name not in {_BOOKS, _SCOPE}:
+            elif parameter.name not in _BY_SERVICE:
                 types[parameter.name] = hint
         return types
 
@@ -105,7 +121,20 @@ def also_remote(
     function: Callable[Concatenate[Ledger, P], AnswerT],
 ) -> Callable[Concatenate[AnyLedger, P], AnswerT]:
     """Let a function of the read API also read the site's ledger through its service."""
-    remote = _remote_functions[function.__name__] = RemoteFunction(function)
+    return _either(function, RemoteFunction(function))
+
+
+def changes_remote(
+    function: Callable[Concatenate[Ledger, P], AnswerT],
+) -> Callable[Concatenate[AnyLedger, P], AnswerT]:
+    """Let a function also change the site's ledger through its service."""
+    return _either(function, RemoteFunction(function, changes=True))
+
+
+def _either(
+    function: Callable[Concatenate[Ledger, P], AnswerT], remote: RemoteFunction[AnswerT]
+) -> Callable[Concatenate[AnyLedger, P], AnswerT]:
+    _remote_functions[remote.name] = remote
 
     @wraps(function)
     def either(books: AnyLedger, /, *args: P.args, **named: P.kwargs) -> AnswerT:

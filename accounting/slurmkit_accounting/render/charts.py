@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,7 @@ class ChartShape(msgspec.Struct, frozen=True):
         colour: index in the palette.
         title: text of the tooltip.
         points: points of a polyline, as in SVG.
+        look: see `Series.look`.
     """
 
     x: float
@@ -38,6 +40,7 @@ class ChartShape(msgspec.Struct, frozen=True):
     colour: int
     title: str
     points: str = ""
+    look: str = ""
 
 
 class ChartText(msgspec.Struct, frozen=True):
@@ -72,9 +75,38 @@ def chart_layouts(panel: Panel) -> dict[str, Chart]:
     return {name: lay_out(panel, width) for name, width in WIDTHS.items()}
 
 
-def legend_names(panel: Panel) -> list[str]:
-    """Return the names of the series in the order of their colours."""
-    return [one.name for one in limit_series(panel.series)]
+class LegendEntry(NamedTuple):
+    """A series in the legend of a chart: its colour, its look (see `Series.look`), its name."""
+
+    colour: int
+    look: str
+    name: str
+
+
+def legend(panel: Panel) -> list[LegendEntry]:
+    """Return the legend of a panel; empty where there is one series, which the title names."""
+    if panel.kind == "bars" and len(panel.series) < 2:
+        return []
+    series = limit_series(panel.series)
+    return [LegendEntry(at if not s.look else 0, s.look, s.name) for at, s in enumerate(series)]
+
+
+def describe_bars(panel: Panel) -> str:
+    """Return all values of a chart of bars in words, for readers who do not see it."""
+    return "; ".join(
+        f"{label}: " + ", ".join(f"{format_brief(value)} {name}" for name, value in parts)
+        for label, parts in zip(panel.labels, _bar_parts(panel), strict=True)
+    )
+
+
+def _bar_parts(panel: Panel) -> list[list[tuple[str, float]]]:
+    """Return for each bar the names and values of its parts; those of nothing are left out."""
+    by_bar = zip(*(one.values for one in panel.series), strict=True)
+    names = [one.name for one in panel.series]
+    return [
+        [(name, value) for name, value in zip(names, values, strict=True) if value]
+        for values in by_bar
+    ]
 
 
 def limit_series(series: Sequence[Series]) -> tuple[Series, ...]:
@@ -163,28 +195,74 @@ def _chart_with_axes(
 
 def _bar_chart(panel: Panel, width: float) -> Chart:
     """Lay out horizontal bars; names are left of the bars, or above them on a narrow page."""
-    values = [value or 0.0 for value in panel.series[0].values] if panel.series else []
+    values = [sum(value or 0.0 for value in of_bar) for of_bar in _by_bar(panel)]
     above = width < 500
     left = (
         0.0
         if above
-        else min(max((len(x) for x in panel.labels), default=0) * _LETTER_WIDTH + 12, 200)
+        else min(max((len(x) for x in panel.labels), default=0) * _LETTER_WIDTH + 18, 200)
     )
-    numbers = [format_brief(value) for value in values]
+    numbers = [_bar_number(panel, of_bar) for of_bar in _by_bar(panel)]
     right = max((len(number) for number in numbers), default=0) * _LETTER_WIDTH + 12
+    if parted := len(panel.series) > 1 and above:  # its numbers are longer: above the bar too
+        right = 0.0
     room, row = width - left - right, _ROW_HEIGHT + (16 if above else 0)
     largest = max(values, default=0) or 1
-    shapes, texts = [], []
+    shapes: list[ChartShape] = []
+    texts: list[ChartText] = []
     for place, (label, value) in enumerate(zip(panel.labels, values, strict=True)):
         top = place * row + (18 if above else 4)
         length = max(room * value / largest, 1)
-        title = f"{label}: {numbers[place]} {panel.unit}"
-        shapes.append(ChartShape(left, top, length, _ROW_HEIGHT - 8, 0, title))
+        shapes += _bar_shapes(panel, place, (left, top), length / value if value else 0)
         name = (
             ChartText(0, top - 4, label) if above else ChartText(left - 8, top + 13, label, "end")
         )
-        texts += [name, ChartText(left + length + 6, top + 13, numbers[place], strong=True)]
+        beside = ChartText(left + length + 6, top + 13, numbers[place], strong=True)
+        over = ChartText(width, top - 4, numbers[place], "end", strong=True)
+        texts += [name, over if parted else beside]
     return Chart(width, max(len(values) * row, 1) + 4, tuple(shapes), tuple(texts), left=left)
+
+
+def _by_bar(panel: Panel) -> list[tuple[float | None, ...]]:
+    return list(zip(*(one.values for one in panel.series), strict=True))
+
+
+def _bar_shapes(
+    panel: Panel, place: int, at: tuple[float, float], scale: float
+) -> Iterator[ChartShape]:
+    """Yield the parts of a bar, one after the other; at least one pixel for all of it."""
+    label, (left, top), height = panel.labels[place], at, _ROW_HEIGHT - 8
+    if len(panel.series) == 1:
+        value = panel.series[0].values[place] or 0.0
+        title = f"{label}: {format_brief(value)} {panel.unit}"
+        yield ChartShape(left, top, max(value * scale, 1), height, 0, title)
+        return
+    for colour, one in enumerate(panel.series):
+        if value := one.values[place] or 0.0:
+            title = f"{label}, {one.name}: {format_brief(value)} {panel.unit}"
+            shown = colour if not one.look else 0
+            yield ChartShape(left, top, value * scale, height, shown, title, look=one.look)
+            left += value * scale
+
+
+def _bar_number(panel: Panel, values: Sequence[float | None]) -> str:
+    """Return what is written beside a bar: its value, and of parts the share of the first one.
+
+    The share is of what is known; it is not written where less than half is.
+    """
+    total = sum(value or 0.0 for value in values)
+    if len(values) < 2 or not total:
+        return format_brief(total)
+    parts = [value or 0.0 for value in values]
+    unknown = sum(
+        value for value, one in zip(parts, panel.series, strict=True) if one.look == "hatched"
+    )
+    known = total - unknown
+    if not known:
+        return f"{format_brief(total)}, not measured"
+    if known < total / 2:
+        return f"{format_brief(total)}, mostly not measured"
+    return f"{format_brief(total)}, {parts[0] / known:.0%} {panel.series[0].name}"
 
 
 def _step(panel: Panel, width: float) -> float:

@@ -8,7 +8,13 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from slurmkit.formats.display import printable
-from slurmkit_accounting.render.charts import Chart, chart_layouts, legend_names
+from slurmkit_accounting.render.charts import (
+    Chart,
+    LegendEntry,
+    chart_layouts,
+    describe_bars,
+    legend,
+)
 from slurmkit_accounting.render.format import footer_lines, format_brief, format_count, format_utc
 from slurmkit_accounting.render.text import filled_columns, main_columns, text_rows, text_total
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
@@ -21,7 +27,9 @@ TITLES = {
     "budget": "GPU budgets",
     "wait": "Wait times",
     "efficiency": "Efficiency",
+    "capacity": "GPU capacity",
     "idle": "Idle GPUs",
+    "nodes": "Nodes out of use",
     "reconcile": "Ledger and sreport",
 }
 _HEADINGS = {
@@ -31,6 +39,7 @@ _HEADINGS = {
     "wait_hours_90": "wait_hours, 90th percentile",
     "wait_hours_longest": "wait_hours, longest",
 }
+_OPTIONS_COLUMNS = ("asked", "would_have_fitted")  # options of sbatch, which may be many
 _HEADING_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
 
 
@@ -52,11 +61,12 @@ class HtmlTable(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A panel with its charts by page width (`charts.WIDTHS`)."""
+    """A panel with its charts by page width (`charts.WIDTHS`), and all of it in words."""
 
     panel: Panel
     charts: dict[str, Chart]
-    legend: list[str]
+    legend: list[LegendEntry]
+    words: str
 
 
 def as_html(report: Report) -> str:
@@ -67,11 +77,13 @@ def as_html(report: Report) -> str:
         span=_window_and_clusters(report.meta),
         tiles=list(_tiles(report.meta)),
         figures=[
-            Figure(panel, chart_layouts(panel), [] if panel.kind == "bars" else legend_names(panel))
+            Figure(panel, chart_layouts(panel), legend(panel), _words(panel))
             for panel in report.panels
             if panel.labels
         ],
+        hatched=any(one.look == "hatched" for panel in report.panels for one in panel.series),
         tables=list(_tables(report)),
+        options=_OPTIONS_COLUMNS,
         footer=list(footer_lines(report.meta)),
         made=format_utc(report.meta.made),
     )
@@ -82,6 +94,11 @@ def column_heading(name: str) -> str:
     words = _HEADINGS.get(name, name)
     words = words.replace("gpu_hours", "GPU\u2011hours").replace("cpu_hours", "CPU\u2011hours")
     return " ".join(_HEADING_WORDS.get(word, word) for word in words.split("_"))
+
+
+def _words(panel: Panel) -> str:
+    """Return what a chart shows in words; of one over time the tables below have the numbers."""
+    return f"{panel.title}. {describe_bars(panel)}" if panel.kind == "bars" else panel.title
 
 
 @cache

@@ -25,7 +25,8 @@ _MAIN_COLUMNS = {
     ),
     "efficiency": (
         "jobs", "gpu_hours", "gpu_efficiency", "cpu_efficiency", "gpu_hours_wasted",
-        "gpu_hours_idle", "cpu_hours_wasted",
+        "gpu_hours_idle", "cpu_hours_wasted", "gpu_hours_smaller", "smaller_gpu",
+        "would_have_fitted",
     ),
 }  # fmt: skip
 TOTAL = "total"
@@ -67,7 +68,7 @@ def main_columns(report: Report) -> list[Column]:
     if order is None:
         return filled
     by_name = {column.name: column for column in filled}
-    keys = [column for column in filled if column.kind == "text"]
+    keys = [column for column in filled if column.kind == "text" and column.name not in order]
     return [*keys, *(by_name[name] for name in order if name in by_name)]
 
 

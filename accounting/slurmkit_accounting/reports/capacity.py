@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
@@ -13,8 +16,18 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import CountedUsage, Question
-from slurmkit_accounting.reports.model import Column, Meta, Report, Value, sum_columns
-from slurmkit_accounting.reports.rates import NO_GPU_NAME
+from slurmkit_accounting.reports.model import (
+    Column,
+    Meta,
+    Panel,
+    Report,
+    Series,
+    Value,
+    sum_columns,
+)
+from slurmkit_accounting.reports.panels import bars_panel, gpu_hours_of, used_panel
+from slurmkit_accounting.reports.rates import NO_GPU_NAME, Rates
+from slurmkit_accounting.reports.selection import unknown_names
 from slurmkit_accounting.reports.tally import Tally
 
 BY = ("month", "gpu_type")
@@ -35,13 +48,43 @@ _DEFINITIONS = (
         "capacity_gpu_hours: GPUs of all nodes, also of those that were down, as ingests saw them;"
         " unknown for a month that began before the first of these ingests"
     ),
-    "held: gpu_hours of capacity_gpu_hours; with filters only those of the runs that match",
+    (
+        "gpu_hours: also of shards and MPS, in whole GPUs of their type; held: gpu_hours of"
+        " capacity_gpu_hours; with filters only those of the runs that match"
+    ),
     (
         "gpu_hours_used, gpu_efficiency: of the runs that ended in the month and whose GPUs were"
-        " measured for at least half of their time"
+        " measured for at least half of their time; what was measured stands for the whole run"
     ),
     "wait_hours: from submission to start, summed over the runs that started in the month",
 )
+
+
+class _TypeCapacity(msgspec.Struct):
+    """What there was of one GPU type in a month, and what became of it.
+
+    Attributes:
+        hours: GPU-hours that were there; None is unknown.
+        usage: of the runs that held such GPUs; None if none did.
+        tracked: whether Slurm's accounting says of all these GPUs when they are held.
+    """
+
+    hours: Fraction | None = Fraction(0)
+    usage: Tally | None = None
+    tracked: bool = True
+
+    def add(self, other: _TypeCapacity) -> None:
+        if self.hours is None or other.hours is None:
+            self.hours = None
+        else:
+            self.hours += other.hours
+        self.tracked = self.tracked and other.tracked
+        if other.usage is not None:
+            self.usage = self.usage or Tally()
+            self.usage.merge(other.usage)
+
+
+_ByType = dict[str, _TypeCapacity]
 
 
 def capacity_report(ledger: Ledger, question: Question) -> Report:
@@ -55,15 +98,20 @@ def capacity_report(ledger: Ledger, question: Question) -> Report:
         BadConfig: for prices that cannot be used.
         LedgerError: when the ledger cannot be read.
     """
+    chosen = question.filters.get("gpu_type", ())
+    # All types are counted: whether the types of runs are known shows only there.
+    others = {name: values for name, values in question.filters.items() if name != "gpu_type"}
+    asked = replace(question, units=frozenset(("month",)), filters=others)
     with ledger.transaction() as connection:
-        counted = CountedUsage(connection, replace(question, units=frozenset(("month",))), BY)
-        there = _capacity(connection, counted)
-        tallies = {
-            labels: tally for labels, tally in counted.rows(BY).items() if labels[1] != NO_GPU_NAME
-        }
+        counted = CountedUsage(connection, asked, ("month", "cluster", "gpu_type"))
+        found: dict[tuple[str, str], _TypeCapacity] = defaultdict(_TypeCapacity)
+        for (month, _), by_type in _by_month_and_cluster(connection, counted).items():
+            for gpu_type, each in _with_whole_gpus(by_type, counted.rates).items():
+                if not chosen or gpu_type in chosen:
+                    found[month, gpu_type].add(each)
         rows = [
-            _row(month, gpu_type, tallies.get((month, gpu_type)), there, counted)
-            for month, gpu_type in sorted({*tallies, *there})
+            _row(month, gpu_type, found[month, gpu_type], counted)
+            for month, gpu_type in sorted(found)
         ]
         meta = Meta(
             report="capacity",
@@ -72,54 +120,123 @@ def capacity_report(ledger: Ledger, question: Question) -> Report:
             job=question.job,
             total=sum_columns(COLUMNS, rows),
             definitions=_DEFINITIONS,
+            notes=() if rows else unknown_names(connection, question, counted.dimensions),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
-    return Report(meta, COLUMNS, tuple(rows))
+    return Report(meta, COLUMNS, tuple(rows), tuple(_panels(found, counted)))
+
+
+def _panels(
+    found: Mapping[tuple[str, str], _TypeCapacity], counted: CountedUsage
+) -> Iterator[Panel]:
+    """Yield charts by GPU type, over all months: there and held, held and used, waits."""
+    there: dict[str, float] = defaultdict(float)
+    held: dict[str, float] = defaultdict(float)
+    usage: dict[str, Tally] = defaultdict(Tally)
+    for (_, gpu_type), each in found.items():
+        if each.usage is not None:
+            usage[gpu_type].merge(each.usage)
+        if each.hours and each.tracked:
+            there[gpu_type] += float(each.hours)
+            held[gpu_type] += float(each.usage.gpu_hours(counted.rates)) if each.usage else 0.0
+    if types := sorted(there, key=lambda name: -there[name]):
+        series = (
+            Series("held", tuple(min(held[name], there[name]) for name in types)),
+            Series("free", tuple(max(there[name] - held[name], 0.0) for name in types), "faint"),
+        )
+        note = "Of the months whose number of GPUs is known. GPUs that were down count as free."
+        yield Panel("bars", "GPU-hours there and held", "GPU-hours", tuple(types), series, note)
+    hours = {name: gpu_hours_of(tally, counted) for name, tally in usage.items()}
+    yield from used_panel("GPU-hours held and used", hours)
+    waits = {name: wait for name, tally in usage.items() if (wait := _mean_wait(tally)) is not None}
+    if waits:
+        named = dict(sorted(waits.items(), key=lambda pair: -pair[1]))
+        yield bars_panel("Mean wait", "hours", named, "From submission to start.")
+
+
+def _by_month_and_cluster(
+    connection: Connection, counted: CountedUsage
+) -> dict[tuple[str, str], _ByType]:
+    """Return capacity and usage by month and cluster, and then by GPU type."""
+    found: dict[tuple[str, str], _ByType] = defaultdict(lambda: defaultdict(_TypeCapacity))
+    for (month, cluster, gpu_type), hours in _capacity(connection, counted).items():
+        found[month, cluster][gpu_type].hours = hours
+    for (month, cluster, gpu_type), tally in counted.rows(("month", "cluster", "gpu_type")).items():
+        if gpu_type != NO_GPU_NAME:
+            found[month, cluster][gpu_type].usage = tally
+    for (_, cluster), by_type in found.items():
+        held_any = any(each.usage is not None for each in by_type.values())
+        for each in by_type.values():
+            each.tracked = held_any or counted.tracks_gpus(cluster)
+    return found
 
 
 def _capacity(
     connection: Connection, counted: CountedUsage
-) -> dict[tuple[str, str], Fraction | None]:
-    """Return the GPU-hours that were there, by month and GPU type; None if unknown."""
-    question, found = counted.question, dict[tuple[str, str], Fraction | None]()
-    for (_, gpu_type), changes in load_capacity(connection).items():
-        kind = counted.rates.kind(gpu_type, "")
-        if question.filters.get("gpu_type") and kind.name not in question.filters["gpu_type"]:
+) -> dict[tuple[str, str, str], Fraction | None]:
+    """Return the GPU-hours that were there, by month, cluster and GPU type; None if unknown."""
+    question, found = counted.question, dict[tuple[str, str, str], Fraction | None]()
+    chosen, all_changes = question.filters.get("cluster"), load_capacity(connection)
+    first_seen: dict[int, int] = {}
+    for (number, _), changes in all_changes.items():
+        first_seen[number] = min(first_seen.get(number, changes[0][0]), changes[0][0])
+    for (number, gpu_type), changes in all_changes.items():
+        kind, cluster = counted.rates.kind(gpu_type, ""), counted.dimensions.clusters[number]
+        if chosen and cluster not in chosen:
             continue
-        for part in counted.parts:
+        for part in filter(counted.is_in_time, counted.parts):
             end = min(part.end, question.now)
             if end <= part.begin:
                 continue
-            key = part.labels["month"], kind.name
-            seconds = gpu_seconds_there(changes, part.begin, end)
+            key = part.labels["month"], cluster, kind.name
+            seconds = gpu_seconds_there(changes, first_seen[number], part.begin, end)
             before = found.get(key, Fraction(0))
             known = None if seconds is None else (kind.weight or 0) * Fraction(seconds, HOUR)
             found[key] = None if known is None or before is None else before + known
     return {key: hours for key, hours in found.items() if hours != 0}
 
 
-def _row(
-    month: str,
-    gpu_type: str,
-    tally: Tally | None,
-    there: dict[tuple[str, str], Fraction | None],
-    counted: CountedUsage,
-) -> dict[str, Any]:
+def _with_whole_gpus(by_type: _ByType, rates: Rates) -> Mapping[str, _TypeCapacity]:
+    """Put shards and MPS to the GPUs they are of, and all to one where runs have no types.
+
+    The latter is so where Slurm's accounting tracks gres/gpu only: then more untyped GPUs are held
+    than the nodes have.
+    """
+    untyped = rates.kind("", "").name
+    held = by_type[untyped].usage if untyped in by_type else None
+    if held is not None:
+        there = by_type[untyped].hours
+        if there is not None and held.gpu_hours(rates) > there:
+            return {untyped: _sum(by_type.values())}
+    merged: dict[str, _TypeCapacity] = defaultdict(_TypeCapacity)
+    for name, each in by_type.items():
+        merged[rates.whole_type(name)].add(each)
+    return merged
+
+
+def _sum(each_type: Iterable[_TypeCapacity]) -> _TypeCapacity:
+    total = _TypeCapacity()
+    for each in each_type:
+        total.add(each)
+    return total
+
+
+def _row(month: str, gpu_type: str, found: _TypeCapacity, counted: CountedUsage) -> dict[str, Any]:
+    tally, capacity = found.usage, found.hours or None
+    nothing = 0 if found.tracked else None
     values: dict[str, Value] = {} if tally is None else tally.values(counted.rates, counted.parts)
-    capacity = there.get((month, gpu_type))
-    held = values.get("gpu_hours", 0.0)
-    jobs, wait = values.get("jobs", 0), values.get("wait_hours", 0.0)
+    held = values.get("gpu_hours", None if nothing is None else 0.0)
     return {
         "month": month,
         "gpu_type": gpu_type,
         "capacity_gpu_hours": None if capacity is None else float(capacity),
         "gpu_hours": held,
-        "held": _share(held, capacity),
+        "held": _share(held, capacity) if found.tracked else None,
         "gpu_hours_used": values.get("gpu_hours_used"),
         "gpu_efficiency": values.get("gpu_efficiency"),
-        "jobs": jobs,
-        "wait_hours": wait,
+        "jobs": values.get("jobs", nothing),
+        "wait_hours": values.get("wait_hours", None if nothing is None else 0.0),
         "wait_hours_mean": _mean_wait(tally),
     }
 

@@ -107,7 +107,7 @@ class CountedUsage:
             question.suspended == "skip",
             question.job,
         )
-        self._in_window = [self._in_time(part) for part in self.parts]
+        self._in_window = [self.is_in_time(part) for part in self.parts]
         self.cells: list[tuple[int, UsageKey, Sums]] = []
         self.of_users: list[tuple[int, UsageKey]] = []
         closed = self._count(connection, asked, by)
@@ -175,7 +175,7 @@ class CountedUsage:
         """Return the GPU-hours that runs held while they were suspended."""
         question, hours = self.question, Fraction(0)
         for part, key, sums in usage_while_suspended(connection, self.edges, question.job):
-            if self._keeps(key) and self._in_time(self.parts[part]):
+            if self._keeps(key) and self.is_in_time(self.parts[part]):
                 hours += self.gpu_hours(key, sums)
         return hours
 
@@ -212,7 +212,7 @@ class CountedUsage:
         firsts = [True] * len(self.parts)
         for place, (before, after) in enumerate(pairwise(self.parts), 1):
             same = all(before.labels[unit] == after.labels[unit] for unit in units)
-            firsts[place] = not (same and self._in_time(before))
+            firsts[place] = not (same and self.is_in_time(before))
         return firsts
 
     def _count(
@@ -296,9 +296,17 @@ class CountedUsage:
         shown = self.dimensions.shown(key, question.scope)
         return shown and self.dimensions.matches(key, question.filters)
 
-    def _in_time(self, part: WindowPart) -> bool:
+    def is_in_time(self, part: WindowPart) -> bool:
+        """Return whether the filters of time take a part of the window."""
         filters = self.question.filters
         return all(part.labels[unit] in filters[unit] for unit in UNITS if unit in filters)
+
+    def tracks_gpus(self, cluster: str) -> bool:
+        """Return whether the accounting of a cluster tracks GPUs; False if unknown."""
+        names = self.dimensions.clusters
+        return any(
+            tracked and names[number] == cluster for number, tracked in self._tracked.items()
+        )
 
 
 class _Groups:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -18,7 +20,8 @@ from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
-from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
+from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, sum_columns
+from slurmkit_accounting.reports.panels import GpuHours, bars_panel, used_panel
 from slurmkit_accounting.reports.selection import RunSelection, runs_ended_within
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 
@@ -34,10 +37,13 @@ COLUMNS = (
     Column("memory_gib_hours_wasted", "hours", adds_up=True),
     Column("memory_efficiency", "share"),
     Column("gpu_hours_idle", "hours", adds_up=True),
+    Column("gpu_hours_smaller", "hours", adds_up=True),
     Column("gpu_memory_gib", "number"),
     Column("smaller_gpu"),
     Column("would_have_fitted"),
 )
+_SMALLER = 0.9  # of a GPU's memory; types with more are not called smaller
+_MOST_NAMED, _MOST_TOLD = 12, 5  # names in a chart, and in a sentence
 _LATELY = 20_000  # summaries from which the memory of GPU types is read
 HEADROOM = 1.2  # factor for memory, CPUs and time over the largest use of any run
 _DEFINITIONS = (
@@ -50,6 +56,10 @@ _DEFINITIONS = (
     (
         "gpu_hours_idle: on GPUs whose mean utilisation in a run was below 1 %, of runs whose GPUs"
         " were measured one by one"
+    ),
+    (
+        "gpu_hours_smaller: of the runs whose memory on each GPU, and"
+        f" {HEADROOM - 1:.0%} more, would have fitted on a GPU type with less memory"
     ),
     (
         "smaller_gpu: the GPU type with the least memory, of those measured here, that holds"
@@ -98,6 +108,7 @@ class ResourceUse(msgspec.Struct):
         idle_known: number of runs for which `idle` is known.
         most_gpu_mem: most memory in use on a GPU, MiB.
         gpu_mem_known: number of runs for which that is known.
+        fitting: run time of the runs that would have fitted on a GPU of some memory sizes.
     """
 
     jobs: int = 0
@@ -116,10 +127,13 @@ class ResourceUse(msgspec.Struct):
     idle_known: int = 0
     most_gpu_mem: int = 0
     gpu_mem_known: int = 0
+    fitting: tuple[int, ...] = ()
 
     def add(self, other: ResourceUse) -> None:
-        """Add the use of other runs."""
-        for name in self.__struct_fields__:
+        """Add the use of other runs, for the same memory sizes."""
+        fitting = zip_longest(self.fitting, other.fitting, fillvalue=0)
+        self.fitting = tuple(own + more for own, more in fitting)
+        for name in _SQL_OF_FIELD:
             combine = max if name in _MAXIMA else operator.add
             setattr(self, name, combine(getattr(self, name), getattr(other, name)))
 
@@ -176,14 +190,17 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
         selection = RunSelection(connection, question)
         measured = or_(*(column.is_not(None) for column in _MEASURED_COLUMNS))
         where = (*runs_ended_within(question.window), measured)
-        for labels, values in selection.sums_by(names, _HELD_COLUMNS, _AGGREGATES, *where):
+        memory = _memory_by_gpu_type(connection)
+        aggregates = [*_AGGREGATES, *map(_fitting, _sizes(memory))]
+        for labels, values in selection.sums_by(names, _HELD_COLUMNS, aggregates, *where):
             nodes, cpus, gpus, limit, tres = values[: len(_HELD_COLUMNS)]
             held = parse_alloc_tres(tres)
             gpu_type = held.gpus[0][0] if len(held.gpus) == 1 else ""
             shape = HeldResources(nodes, cpus, gpus, held.mem_mib, limit, gpu_type)
-            use = ResourceUse(*(value or 0 for value in values[len(_HELD_COLUMNS) :]))
+            sums: list[Any] = [value or 0 for value in values[len(_HELD_COLUMNS) :]]
+            use = ResourceUse(*sums[: len(_AGGREGATES)])
+            use.fitting = tuple(sums[len(_AGGREGATES) :])
             uses.setdefault((labels, shape), ResourceUse()).add(use)
-        memory = _memory_by_gpu_type(connection)
         rows = [
             {**dict(zip(names, labels, strict=True)), **_row(shape, use, memory)}
             for (labels, shape), use in uses.items()
@@ -196,12 +213,65 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
             runs=sum(use.jobs for use in uses.values()),
             total=sum_columns(COLUMNS, rows),
             definitions=_DEFINITIONS,
-            notes=selection.unknown_names() if not rows else (),
+            notes=tuple(_notes(rows, names)) if rows else selection.unknown_names(),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
-    rows.sort(key=lambda row: (-(row["gpu_hours_wasted"] or 0), -(row["cpu_hours_wasted"] or 0)))
-    return Report(meta, (*map(Column, names), *COLUMNS), tuple(rows))
+    rows.sort(key=lambda row: _rank(row, names))
+    columns = (*map(Column, names), *COLUMNS)
+    return Report(meta, columns, tuple(rows), tuple(_panels(uses, rows, names)))
+
+
+def _panels(
+    uses: Mapping[tuple[tuple[str, ...], HeldResources], ResourceUse],
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+) -> Iterator[Panel]:
+    hours: dict[str, GpuHours] = defaultdict(GpuHours)
+    for (labels, shape), use in uses.items():
+        in_hours = shape.gpus / HOUR
+        one = GpuHours(
+            use.seconds * in_hours, use.gpu_seconds * in_hours, use.gpu / 1000 * in_hours
+        )
+        hours[" ".join(labels)] = hours[" ".join(labels)].plus(one)
+    yield from used_panel("GPU-hours held and used", hours)
+    if idle := _sum_by_name(rows, names, "gpu_hours_idle"):
+        named = {name: idle[name] for name in list(idle)[:_MOST_NAMED]}
+        note = "Mean utilisation below 1 %, of runs whose GPUs were measured one by one."
+        yield bars_panel("GPU-hours on GPUs that did nothing", "GPU-hours", named, note)
+
+
+def _notes(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+    """Say who held GPUs that did nothing, and who could have had a smaller one."""
+    if idle := _sum_by_name(rows, names, "gpu_hours_idle"):
+        yield f"GPU-hours on GPUs that did nothing: {_largest(idle)}"
+    if smaller := _sum_by_name(rows, names, "gpu_hours_smaller"):
+        yield f"GPU-hours of runs that GPUs with less memory would have held: {_largest(smaller)}"
+
+
+def _sum_by_name(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], column: str
+) -> dict[str, float]:
+    """Return the sums of a column, by the names of the rows; most first, and none of 0."""
+    sums: dict[str, float] = defaultdict(float)
+    for row in rows:
+        sums[" ".join(row[name] for name in names)] += row[column] or 0
+    in_order = sorted(sums, key=lambda name: (-sums[name], name))
+    return {name: sums[name] for name in in_order if sums[name] > 0}
+
+
+def _largest(hours: Mapping[str, float]) -> str:
+    """Name those with most hours: `alice 120.5, bob 30.1, 3 others 12.0`."""
+    listed = list(hours.items())
+    rest = listed[_MOST_TOLD:]
+    others = [(f"{len(rest)} others", sum(each for _, each in rest))] if rest else []
+    return ", ".join(f"{name} {each:,.1f}" for name, each in (*listed[:_MOST_TOLD], *others))
+
+
+def _rank(row: Mapping[str, Any], names: Sequence[str]) -> tuple[object, ...]:
+    """Return the sort key of a row: most wasted first, equal ones in the order of their names."""
+    wasted = (row["gpu_hours_wasted"] or 0, row["cpu_hours_wasted"] or 0)
+    return (*(-hours for hours in wasted), *(row[n] for n in (*names, "asked", "jobs")))
 
 
 def _memory_by_gpu_type(connection: Connection) -> dict[str, int]:
@@ -221,14 +291,44 @@ def _memory_by_gpu_type(connection: Connection) -> dict[str, int]:
     return found
 
 
+def _sizes(memory: Mapping[str, int]) -> list[int]:
+    """Return the memory sizes of GPU types, in MiB."""
+    return sorted(set(memory.values()))
+
+
+def _fitting(mebibytes: int) -> ColumnElement[Any]:
+    """Return the run time of the runs that would have fitted on a GPU of this memory."""
+    most = int(mebibytes / HEADROOM)
+    fits = f"CASE WHEN gpu_mem_peak_mib <= {most} THEN {_RUN_SECONDS} END"
+    return literal_column(f"CAST(sum({fits}) AS BIGINT)").label(f"fitting_{mebibytes}")
+
+
+def _hours_that_fit_smaller(
+    shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]
+) -> float | None:
+    """Return the GPU-hours of runs that a type with less memory would have held; None: unknown."""
+    own = memory.get(shape.gpu_type)
+    if own is None or not use.gpu_mem_known:
+        return None
+    smaller = [
+        seconds
+        for size, seconds in zip(_sizes(memory), use.fitting, strict=True)
+        if size < own * _SMALLER
+    ]
+    return shape.gpus * (smaller[-1] if smaller else 0) / HOUR
+
+
 def _smaller_gpu(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> str | None:
-    """Return the GPU type with the least memory that would do; None if none does, or unknown."""
+    """Return the GPU type with the least memory that would do; empty if none does.
+
+    None is unknown: the memory of the type that was held, or of a run, was not measured.
+    """
     own = memory.get(shape.gpu_type)
     if own is None or use.gpu_mem_known < use.jobs:
         return None
     wanted = use.most_gpu_mem * HEADROOM
-    fitting = [(size, name) for name, size in memory.items() if wanted <= size < own]
-    return min(fitting, default=(0, None))[1]
+    fitting = [(size, name) for name, size in memory.items() if wanted <= size < own * _SMALLER]
+    return min(fitting, default=(0, ""))[1]
 
 
 def _row(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> dict[str, Any]:
@@ -237,7 +337,7 @@ def _row(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> d
     mem = use.mem / 1024 if shape.mem_mib else 0.0
     mem_held = use.mem_seconds * shape.mem_mib / 1024
     return {
-        "asked": " ".join(_held_request(shape)),
+        "asked": " ".join(held_request(shape)),
         "jobs": use.jobs,
         "gpu_hours": shape.gpus * use.seconds / HOUR,
         "gpu_hours_wasted": _wasted_hours(gpu, gpu_held) if shape.gpus else 0.0,
@@ -247,9 +347,10 @@ def _row(shape: HeldResources, use: ResourceUse, memory: Mapping[str, int]) -> d
         "memory_gib_hours_wasted": _wasted_hours(mem, mem_held),
         "memory_efficiency": mem / mem_held if mem_held else None,
         "gpu_hours_idle": use.idle / HOUR if use.idle_known else None,
+        "gpu_hours_smaller": _hours_that_fit_smaller(shape, use, memory),
         "gpu_memory_gib": use.most_gpu_mem / 1024 if use.gpu_mem_known else None,
         "smaller_gpu": _smaller_gpu(shape, use, memory),
-        "would_have_fitted": " ".join(_smaller_request(shape, use)) or "the same request",
+        "would_have_fitted": " ".join(smaller_request(shape, use)) or "the same request",
     }
 
 
@@ -257,7 +358,7 @@ def _wasted_hours(used: float, held: float) -> float | None:
     return max(held - used, 0.0) / HOUR if held else None
 
 
-def _smaller_request(shape: HeldResources, use: ResourceUse) -> Iterator[str]:
+def smaller_request(shape: HeldResources, use: ResourceUse) -> Iterator[str]:
     """Yield the options, per node, of the smallest request that would have fitted every run."""
     nodes = max(shape.nodes, 1)
     if use.cpu_seconds and shape.cpus:
@@ -284,7 +385,7 @@ def _round_up_mib(mebibytes: float) -> int:
     return max(math.ceil(mebibytes / step), 1) * step
 
 
-def _held_request(shape: HeldResources) -> Iterator[str]:
+def held_request(shape: HeldResources) -> Iterator[str]:
     """Yield the sbatch options, per node, that match what a run held."""
     nodes = max(shape.nodes, 1)
     if nodes > 1:

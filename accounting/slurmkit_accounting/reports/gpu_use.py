@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.gpu_use.series import CurvePoint
-from slurmkit_accounting.gpu_use.store import load_uses
-from slurmkit_accounting.gpu_use.summaries import IDLE_BELOW, LEAST_COVERED, GpuUse
+from slurmkit_accounting.gpu_use.store import RunTimes, find_run, load_uses
+from slurmkit_accounting.gpu_use.summaries import (
+    IDLE_BELOW,
+    LEAST_COVERED,
+    GpuUse,
+    source_weight,
+)
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.runs import OPEN, clusters, runs
+from slurmkit_accounting.ledger.schema.runs import clusters, runs
 from slurmkit_accounting.reports.dimensions import Dimensions
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
@@ -44,12 +49,14 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         memory_total_mib: memory of the GPU.
         joules: energy that was measured.
         energy_by: `counter`, or `power` for power times time.
+        energy_seconds: the time that it covers.
         samples: number of samples; 0 for a summary of jobstats, which does not say.
         covered: share of the run that is covered by samples of utilisation, 0 to 1. Mark what is
             below 0.5.
         last: epoch seconds of the last sample.
         points: the curve, oldest first, at most 300 points; empty if it is not kept. `utilisation`
             of a point is in percent.
+        step: seconds of one point; 0 without points.
     """
 
     node: str
@@ -66,10 +73,17 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_mib: int | None
     joules: float | None
     energy_by: str | None
+    energy_seconds: float
     samples: int
     covered: float
     last: float | None
     points: tuple[CurvePoint, ...] = ()
+    step: int = 0
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power in the time that the energy covers."""
+        return None if self.joules is None else self.joules / max(self.energy_seconds, 1.0)
 
     @property
     def is_covered(self) -> bool:
@@ -141,7 +155,7 @@ def load_gpu_use(
             start=row.start,
             end=row.end,
             held=row.gpus,
-            gpus=tuple(_gpu(use, row.end, curves=count <= MOST_CURVES) for use in uses[row.id]),
+            gpus=tuple(_gpu(use, row, curves=count <= MOST_CURVES) for use in uses[row.id]),
         )
         for row in with_gpus
     )
@@ -162,33 +176,37 @@ def _shown_runs(
 
 
 def _uses_by_run(connection: Connection, rows: Sequence[Any]) -> dict[int, list[GpuUse]]:
-    """Return the summaries of runs by row id; of several sources that which covers most."""
+    """Return the summaries of runs by row id; of several sources the one that counts."""
     found: dict[int, list[GpuUse]] = defaultdict(list)
-    by_key = {(row.cluster_id, row.job_id_raw, row.start): row.id for row in rows}
-    ended = [row.id for row in rows]
-    open_jobs = [row.job_id_raw for row in rows]
-    for use in (
-        *load_uses(connection, run_ids=ended),
-        *load_uses(connection, job_ids=open_jobs),
-    ):
-        run_id = by_key.get((use.cluster_id, use.job, use.start))
-        if run_id is not None:
-            found[run_id].append(use)
+    for use in load_uses(connection, run_ids=[row.id for row in rows]):
+        found[use.run_id or 0].append(use)
+    known: dict[tuple[int, int], list[RunTimes]] = defaultdict(list)
+    for row in rows:
+        known[row.cluster_id, row.job_id_raw].append(RunTimes(row.id, row.start, row.end))
+    for use in load_uses(connection, job_ids={row.job_id_raw for row in rows}):
+        run = find_run(use.start, use.first, known[use.cluster_id, use.job])
+        if run is not None:
+            found[run.id].append(use)
     return defaultdict(list, {run_id: _best_source(uses) for run_id, uses in found.items()})
 
 
 def _best_source(uses: Iterable[GpuUse]) -> list[GpuUse]:
-    covered: dict[str, float] = defaultdict(float)
     by_source: dict[str, list[GpuUse]] = defaultdict(list)
     for use in uses:
-        covered[use.source] += use.busy_covered
         by_source[use.source].append(use)
-    return by_source[max(covered, key=lambda source: covered[source])]
+    return max(by_source.values(), key=_weight)
 
 
-def _gpu(use: GpuUse, end: int | None, *, curves: bool) -> GpuUseOfGpu:
+def _weight(uses: Sequence[GpuUse]) -> float:
+    return source_weight(
+        sum(use.samples for use in uses), sum(use.measured_seconds for use in uses)
+    )
+
+
+def _gpu(use: GpuUse, run: Any, *, curves: bool) -> GpuUseOfGpu:
     mean, percentile = use.mean, use.percentile_95
-    until = float(end) if end is not None else use.last or float(use.start)
+    until = use.last if run.end is None else float(run.end)
+    curve = use.curve if curves else None
     return GpuUseOfGpu(
         node=use.node,
         gpu=use.gpu.key,
@@ -204,103 +222,10 @@ def _gpu(use: GpuUse, end: int | None, *, curves: bool) -> GpuUseOfGpu:
         memory_total_mib=use.memory_total_mib,
         joules=use.joules,
         energy_by=use.energy_by,
+        energy_seconds=use.energy_seconds,
         samples=use.samples,
-        covered=use.covered_share(until),
+        covered=use.covered_share(until or float(run.start), run.start),
         last=use.last,
-        points=tuple(use.curve.points()) if curves and use.curve is not None else (),
-    )
-
-
-class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU of a running job does now; None is unknown.
-
-    Attributes:
-        node: name of the node.
-        index: Slurm's index on its node.
-        gpu: as in `GpuUseOfGpu`.
-        job_id: the id that people use.
-        user: user name.
-        last: epoch seconds of the last sample.
-        since: epoch seconds from which on the values below are known without asking further back.
-        utilisation: at the end, percent; the mean of the curve's last point.
-        busiest: the largest of the points since then, percent.
-        memory_mib: memory in use at the end.
-        memory_total_mib: memory of the GPU.
-        watts: power at the end.
-    """
-
-    node: str
-    index: int | None
-    gpu: str
-    job_id: str
-    user: str
-    last: float
-    since: int | None
-    utilisation: float | None
-    busiest: float | None
-    memory_mib: int | None
-    memory_total_mib: int | None
-    watts: int | None
-
-
-def load_gpu_use_now(
-    ledger: Ledger,
-    now: int,
-    *,
-    nodes: Collection[str] | None = None,
-    seconds: int = 1800,
-    scope: Scope = EVERYTHING,
-) -> tuple[GpuUseNow, ...]:
-    """Load what the GPUs of running jobs do now, as of their last sample.
-
-    Args:
-        ledger: open for reading.
-        now: epoch seconds.
-        nodes: only these nodes.
-        seconds: how far back `busiest` looks; samples older than that are not shown.
-        scope: whose runs the reader may see.
-
-    Raises:
-        LedgerError: when the ledger cannot be read.
-    """
-    with ledger.transaction() as connection:
-        query = select(runs).where(
-            text(OPEN), runs.c.retracted.is_(None), runs.c.start.is_not(None)
-        )
-        dimensions, known_eras = Dimensions(connection, Rates()), load_eras(connection)
-        shown = {
-            (row.cluster_id, row.job_id_raw, row.start): row
-            for row in connection.execute(query)
-            if any(dimensions.shown(key, scope) for key in usage_keys_of(row, known_eras))
-        }
-        uses = load_uses(connection, job_ids={job for _, job, _ in shown})
-    return tuple(
-        _now(use, shown[key].job_id, shown[key].user, now - seconds)
-        for use in uses
-        if (key := (use.cluster_id, use.job, use.start)) in shown
-        and (nodes is None or use.node in nodes)
-        and use.last is not None
-        and use.last >= now - seconds
-    )
-
-
-def _now(use: GpuUse, job_id: str, user: str, begin: int) -> GpuUseNow:
-    curve = use.curve
-    step = curve.step if curve else 0
-    points = [each for each in (curve.points() if curve else ()) if each.at + step > begin]
-    busy = [each for each in points if each.utilisation is not None]
-    newest = points[-1] if points else None
-    return GpuUseNow(
-        node=use.node,
-        index=use.gpu.index,
-        gpu=use.gpu.key,
-        job_id=job_id,
-        user=user,
-        last=use.last or 0.0,
-        since=min((each.at for each in busy), default=None),
-        utilisation=newest.utilisation if newest else None,
-        busiest=max((each.utilisation or 0.0 for each in busy), default=None),
-        memory_mib=newest.memory_mib if newest else None,
-        memory_total_mib=use.memory_total_mib,
-        watts=newest.watts if newest else None,
+        points=() if curve is None else tuple(curve.points()),
+        step=0 if curve is None else curve.step,
     )

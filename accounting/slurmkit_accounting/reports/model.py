@@ -147,17 +147,24 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A named series of a chart: one value for each label; None is unknown."""
+    """A named series of a chart: one value for each label; None is unknown.
+
+    Attributes:
+        look: empty for a colour of its own; `faint` for what is less than the series before it,
+            `hatched` for what is unknown.
+    """
 
     name: str
     values: tuple[float | None, ...]
+    look: Literal["", "faint", "hatched"] = ""
 
 
 class Panel(msgspec.Struct, frozen=True):
     """The data of one chart.
 
     Attributes:
-        kind: `stacked` bars over time, `bars` for one value each, or `lines` over time.
+        kind: `stacked` bars over time, `bars` of one value each, or of the parts of one value
+            (several series), or `lines` over time.
         unit: unit of the values.
         labels: days, weeks or months; for `bars`, the name of each bar.
         note: remark for the reader.

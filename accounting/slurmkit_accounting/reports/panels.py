@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import reduce
+from typing import NamedTuple
 
 from slurmkit_accounting.ledger.schema.usage import DAY, HOUR
 from slurmkit_accounting.reports.counted import CountedUsage
 from slurmkit_accounting.reports.model import Panel, Series
 from slurmkit_accounting.reports.rates import NO_GPU_NAME
-from slurmkit_accounting.reports.tally import OUTCOMES
+from slurmkit_accounting.reports.tally import OUTCOMES, Tally
 from slurmkit_accounting.usage.query import SUM_INDEX
 
 _MOST_BARS = 12  # bars; all smaller ones share one bar
+_NOT_MEASURED = (
+    "Hatched: nobody knows what these GPUs did. Runs are measured once they have ended, and only if"
+    " samples cover at least half of their time."
+)
 _LOST_OUTCOMES = tuple(name for name in OUTCOMES if name not in {"completed", "running"})
 _STARTED, _WAITED = SUM_INDEX["started"], SUM_INDEX["waited_seconds"]
 
@@ -29,6 +35,7 @@ def usage_panels(counted: CountedUsage, unit: str) -> tuple[Panel, ...]:
     return (
         _over_time(counted, unit),
         _by_person(counted),
+        *_used_by_type(counted),
         _lost_by_outcome(counted),
         _wait_by_partition(counted),
     )
@@ -49,15 +56,76 @@ def _over_time(counted: CountedUsage, unit: str) -> Panel:
     return Panel("stacked", "GPU-hours by GPU type", "GPU-hours", labels, series)
 
 
+class GpuHours(NamedTuple):
+    """GPU-hours that were held; of these, what was measured, and what was used of that."""
+
+    held: float = 0.0
+    measured: float = 0.0
+    used: float = 0.0
+
+    def plus(self, other: GpuHours) -> GpuHours:
+        """Return the sum of both."""
+        return GpuHours(*(own + more for own, more in zip(self, other, strict=True)))
+
+
+def used_panel(title: str, hours: Mapping[str, GpuHours]) -> tuple[Panel, ...]:
+    """Return a chart of GPU-hours used beside those held; none where nothing was measured.
+
+    Args:
+        title: heading of the chart.
+        hours: by the name of the bar.
+    """
+    if not any(each.measured for each in hours.values()):
+        return ()
+    bars = _largest_bars({name: each for name, each in hours.items() if each.held > 0})
+    # A run counts as measured where it ends; it may have held its GPUs before the window.
+    known = {name: min(each.measured, each.held) for name, each in bars.items()}
+    used = {
+        name: known[name] * min(each.used / each.measured, 1.0) if each.measured else 0.0
+        for name, each in bars.items()
+    }
+    series = (
+        Series("used", tuple(used.values())),
+        Series("not used", tuple(known[name] - used[name] for name in bars), "faint"),
+        Series("not measured", tuple(b.held - known[n] for n, b in bars.items()), "hatched"),
+    )
+    return (Panel("bars", title, "GPU-hours", tuple(bars), series, _NOT_MEASURED),)
+
+
+def _used_by_type(counted: CountedUsage) -> tuple[Panel, ...]:
+    return used_panel("GPU-hours held and used, by GPU type", _hours_by(counted, "gpu_type"))
+
+
+def _hours_by(counted: CountedUsage, name: str) -> dict[str, GpuHours]:
+    rows = counted.rows((name,)).items()
+    return {labels[0]: gpu_hours_of(tally, counted) for labels, tally in rows}
+
+
+def gpu_hours_of(tally: Tally, counted: CountedUsage) -> GpuHours:
+    """Return the GPU-hours of a row of usage."""
+    values = tally.values(counted.rates, counted.parts)
+    measured, used = values["gpu_hours_measured"], values["gpu_hours_used"]
+    hours = float(tally.gpu_hours(counted.rates))
+    return GpuHours(hours, float(measured or 0), float(used or 0))
+
+
 def _by_person(counted: CountedUsage) -> Panel:
-    rows = counted.rows(("user",))
-    hours = {labels[0]: tally.gpu_hours(counted.rates) for labels, tally in rows.items()}
-    names = _largest_first({name: amount for name, amount in hours.items() if amount})
+    hours = _hours_by(counted, "user")
+    if panel := used_panel("GPU-hours held and used, by person", hours):
+        return panel[0]
+    bars = _largest_bars({name: each for name, each in hours.items() if each.held})
+    named = {name: each.held for name, each in bars.items()}
+    return bars_panel("GPU-hours by person", "GPU-hours", named)
+
+
+def _largest_bars(hours: Mapping[str, GpuHours]) -> dict[str, GpuHours]:
+    """Return the bars of a chart, largest first; the sum of the smallest is the last one."""
+    names = _largest_first({name: each.held for name, each in hours.items()})
     most = _MOST_BARS + (len(names) == _MOST_BARS + 1)  # one bar too many is shown by its name
-    named = {name: float(hours[name]) for name in names[:most]}
+    bars = {name: hours[name] for name in names[:most]}
     if rest := names[most:]:
-        named[f"{len(rest)} others"] = float(sum(hours[name] for name in rest))
-    return _bars("GPU-hours by person", "GPU-hours", named)
+        bars[f"{len(rest)} others"] = reduce(GpuHours.plus, (hours[name] for name in rest))
+    return bars
 
 
 def _lost_by_outcome(counted: CountedUsage) -> Panel:
@@ -67,7 +135,7 @@ def _lost_by_outcome(counted: CountedUsage) -> Panel:
     }
     named = {name: hours[name] for name in _largest_first(hours) if hours[name]}
     note = "Without runs that were requeued and completed later."
-    return _bars("GPU-hours lost, by outcome", "GPU-hours", named, note)
+    return bars_panel("GPU-hours lost, by outcome", "GPU-hours", named, note)
 
 
 def _wait_by_partition(counted: CountedUsage) -> Panel:
@@ -78,10 +146,11 @@ def _wait_by_partition(counted: CountedUsage) -> Panel:
     means = {name: waited / started / HOUR for name, (started, waited) in sums.items() if started}
     named = {name: means[name] for name in _largest_first(means)[:_MOST_BARS]}
     note = "Mean time from submission to start, of the runs that started in the window."
-    return _bars("Wait by partition", "hours", named, note)
+    return bars_panel("Wait by partition", "hours", named, note)
 
 
-def _bars(title: str, unit: str, named: Mapping[str, float], note: str = "") -> Panel:
+def bars_panel(title: str, unit: str, named: Mapping[str, float], note: str = "") -> Panel:
+    """Return a chart of one bar for each name, in this order."""
     series = (Series(unit, tuple(named.values())),)
     return Panel("bars", title, unit, tuple(named), series, note)
 

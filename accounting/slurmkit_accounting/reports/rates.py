@@ -58,6 +58,7 @@ class Rates:
         dates: days on which a price, or the CO2 of a kWh, changes.
         of_cpus: whether CPUs have prices.
         of_memory: whether memory has prices.
+        partitions_have_types: whether the type of untyped GPUs depends on their partition.
 
     Raises:
         BadConfig: for a wrong file, and for prices in several currencies.
@@ -66,6 +67,7 @@ class Rates:
     def __init__(self) -> None:
         self._settings = gpu_settings()
         self._partitions = partition_gpu_types()
+        self.partitions_have_types = bool(self._partitions)
         self._cpu, self._memory = cpu_prices(), memory_prices()
         of_gpus = [price for each in self._settings.values() for price in each.prices]
         prices = [*of_gpus, *self._cpu, *self._memory]
@@ -86,6 +88,10 @@ class Rates:
         if gpus not in self._kinds:
             self._kinds[gpus] = self._kind(gpu_type, self._partitions.get(partition, ""))
         return self._kinds[gpus]
+
+    def whole_type(self, name: str) -> str:
+        """Return the type of the whole GPU for shards and MPS; any other name as it is."""
+        return self.kind(name, "").whole or name
 
     def gpu_hour(self, kind: GpuKind, day: dt.date) -> Cost:
         """Return the price of a GPU-hour on a day."""

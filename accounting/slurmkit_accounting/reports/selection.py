@@ -112,7 +112,8 @@ class RunSelection:
         """
         names = self._columns_for(by)
         keys = [_ERA.label("era") if name == "era" else runs.c[name] for name in names]
-        groups = [*(_ERA if name == "era" else runs.c[name] for name in names), *shape]
+        # Each column once: SQLite sorts all runs by them, which is half of the query's time.
+        groups = dict.fromkeys((*(_ERA if n == "era" else runs.c[n] for n in names), *shape))
         query = select(*keys, *shape, *sums).where(runs.c.retracted.is_(None), *where)
         query = query.where(*self.where()).group_by(*groups)
         labels_of: dict[tuple[Any, ...], tuple[str, ...] | None] = {}
@@ -129,7 +130,10 @@ class RunSelection:
         """Return the columns needed for dimensions, filters and permissions."""
         names = [*by, *(name for name in self.question.filters if name not in UNITS)]
         for_scope = () if self.question.scope.is_everything else _OWNER_COLUMNS
-        columns = (column for name in names for column in _COLUMNS_OF_DIMENSION.get(name, (name,)))
+        of_dimension = dict(_COLUMNS_OF_DIMENSION)
+        if not self.rates.partitions_have_types:
+            of_dimension["gpu_type"] = ("alloc_tres",)
+        columns = (column for name in names for column in of_dimension.get(name, (name,)))
         return list(dict.fromkeys((*for_scope, *columns)))
 
     def _labels(self, by: Sequence[str], columns: dict[str, Any]) -> tuple[str, ...] | None:

@@ -99,6 +99,15 @@ class Tally:
         self._details[detail] = sums if there is None else tuple(map(add, there, sums))
         self.jobs += sums[SUM_INDEX["started"]] + (sums[CARRIED] if first else 0)
 
+    def merge(self, other: Tally) -> None:
+        """Add another row, of other usage; users of both count once."""
+        for detail, sums in other._details.items():
+            there = self._details.get(detail)
+            self._details[detail] = sums if there is None else tuple(map(add, there, sums))
+        self.jobs += other.jobs
+        self.users |= other.users
+        self.tracked = self.tracked or other.tracked
+
     @property
     def started(self) -> int:
         """The number of runs that started in the window."""

@@ -29,7 +29,8 @@ _DEFINITION = (
 )
 _MEASURED = (
     "gpu_hours_used: of gpu_hours_measured, by samples of the GPUs or Slurm's gres/gpuutil; runs"
-    " that were measured for less than half of their time are in neither"
+    " that were measured for less than half of their time are in neither; of the others, what was"
+    " measured stands for the whole run, here and in gpu_energy_kwh"
 )
 _ENERGY = (
     "energy_kwh: measured by Slurm, whole nodes; gpu_energy_kwh: measured by the GPUs, where Slurm"

@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 from msgspec.structs import replace
 
-import slurmkit_accounting.read  # noqa: F401 - registers the served functions
+import slurmkit_accounting.notify.mail_settings
+import slurmkit_accounting.read
+import slurmkit_accounting.reclaim.keep  # noqa: F401 - they register served functions
 from slurmkit.errors import BadConfig, BadInput, ServiceError
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
@@ -62,6 +64,7 @@ class QueryAnswerer:
         open_ledger: opens the ledger for reading.
         sights: decides what a uid may see; a query cannot widen that.
         log: gets a line for each failure.
+        open_to_change: opens the ledger for writing, for what users may change: their settings.
     """
 
     def __init__(
@@ -69,8 +72,10 @@ class QueryAnswerer:
         open_ledger: Callable[[], AbstractContextManager[Ledger]],
         sights: Permissions,
         log: Log,
+        open_to_change: Callable[[], AbstractContextManager[Ledger]] | None = None,
     ) -> None:
         self._open_ledger = open_ledger
+        self._open_to_change = open_to_change or open_ledger
         self._sights = sights
         self._log = log
 
@@ -90,10 +95,10 @@ class QueryAnswerer:
 
     def _answer(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
         function = find_remote_function(query.ask)
-        with self._open_ledger() as ledger:
+        with (self._open_to_change if function.changes else self._open_ledger)() as ledger:
             with ledger.transaction() as connection:
                 sight = self._sights.of(connection, uid)
-            value = function.answer(ledger, query.arguments, sight.scope)
+            value = function.answer(ledger, query.arguments, sight.scope, uid)
         if isinstance(value, Report):  # the reader must know which runs were counted
             notes = (*value.meta.notes, f"shown to {sight.words}")
             value = replace(value, meta=replace(value.meta, notes=notes))

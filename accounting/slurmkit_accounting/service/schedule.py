@@ -1,6 +1,6 @@
 """The schedule of the service's tasks: each at its configured times, one at a time.
 
-A task that must not wait for the others has a thread of its own.
+Tasks that must not wait for the others have a thread of their own each.
 
 Tasks and times (five cron fields) come from the configuration at every start; the last run of each
 task is stored in the ledger. A task that was missed while the service was down, or that was cut
@@ -36,7 +36,6 @@ from slurmkit_accounting.service.wsgi import Log
 RETRY_SECONDS = 600
 _DOUBLINGS = 5  # of RETRY_SECONDS while a task keeps failing: at most about five hours
 _SECOND = timedelta(seconds=1)
-_APART = "apart"  # the thread of the tasks that run beside the others
 
 
 class ServiceStopped(Exception):
@@ -65,7 +64,7 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule:
-    """The scheduler of the tasks, which runs two at a time only if one of them is `apart`.
+    """The scheduler of the tasks, which runs one at a time, and beside it those that are `apart`.
 
     Attributes:
         tasks: all tasks.
@@ -96,7 +95,7 @@ class Schedule:
         # It warns of every long run, and long runs are normal here.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(1), _APART: ThreadPoolExecutor(1)},
+            executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone=UTC,
         )
@@ -114,7 +113,9 @@ class Schedule:
         """
         now = int(time.time())
         for task in self.tasks:
-            thread = _APART if task.apart else "default"
+            thread = task.name if task.apart else "default"
+            if task.apart:
+                self._scheduler.add_executor(ThreadPoolExecutor(1), task.name)
             if self._missed(task, now):
                 self._scheduler.add_job(self._run, args=[task], executor=thread)
             self._scheduler.add_job(

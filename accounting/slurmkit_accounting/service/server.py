@@ -91,7 +91,7 @@ def serve(db: str | None) -> None:
     )
     schedule = Schedule([], writable, log)
     schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
-    doors = _applications(section, schedule, here, readable)
+    doors = _applications(section, schedule, here, readable, writable)
     with _serve_all(doors):
         schedule.start()
         log("serving", ledger=source, queries=section.listen, monitor=section.monitor)
@@ -124,7 +124,11 @@ def _check_munge(section: ServiceSection) -> None:
 
 
 def _applications(
-    section: ServiceSection, schedule: Schedule, here: Zone, open_ledger: OpenLedger
+    section: ServiceSection,
+    schedule: Schedule,
+    here: Zone,
+    open_ledger: OpenLedger,
+    open_to_change: OpenLedger,
 ) -> dict[str, tuple[WSGIApplication, int]]:
     """Return the two applications by address, each with its number of threads."""
 
@@ -133,7 +137,8 @@ def _applications(
             state = read_state(connection)
         return monitoring.judge_health(state, schedule.tasks, section, running=schedule.running)
 
-    answers = QueryAnswerer(open_ledger, Permissions(section, LocalSlurmCommands(), log), log)
+    sights = Permissions(section, LocalSlurmCommands(), log)
+    answers = QueryAnswerer(open_ledger, sights, log, open_to_change)
     hours = MonthGpuHours(here, by_user=section.metrics_by_user)
     metrics = LedgerMetrics(open_ledger, schedule, hours, log)
     monitor = page_application(

@@ -1,4 +1,4 @@
-"""The tasks of the service's schedule: ingest, sweep, people, close, budgets, mail, GPU use."""
+"""The tasks of the service's schedule: ingest, sweep, people, close, budgets, mails, GPU use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from slurmkit.config.files import has_section, load_section
-from slurmkit.errors import NotSent, SlurmkitError
+from slurmkit.errors import BadConfig, NotSent, SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.capabilities import read_slurm_config
 from slurmkit_accounting.calendar import Zone
-from slurmkit_accounting.config import GpuUseSection, LedgerSection, ScheduleSection
+from slurmkit_accounting.config import (
+    GpuUseSection,
+    JobMailSection,
+    LedgerSection,
+    ScheduleSection,
+)
 from slurmkit_accounting.gpu_use.collect import GpuUseCollector
 from slurmkit_accounting.gpu_use.exporters import exporter_address
 from slurmkit_accounting.gpu_use.history import GpuHistoryReader, load_gpu_history
@@ -21,9 +26,12 @@ from slurmkit_accounting.ingest.ingest import begin_of_reread, ingest
 from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.notify.delivery import DeliveryOutcome
+from slurmkit_accounting.notify.job_mail import JobMailer
 from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month
 from slurmkit_accounting.notify.notices import notify_budgets
 from slurmkit_accounting.people.sync import read_people_sources, sync_people
+from slurmkit_accounting.reclaim.policy import load_policies
+from slurmkit_accounting.reclaim.reclaimer import Reclaimer
 from slurmkit_accounting.service.schedule import ScheduledTask, every_seconds, parse_cron
 from slurmkit_accounting.usage.closed_months import close_month
 
@@ -31,6 +39,7 @@ from slurmkit_accounting.usage.closed_months import close_month
 SWEEP_SECONDS = 40 * 86400
 EXPORTERS = "exporters"
 _ASK_SECONDS = 60  # between two rounds of questions about ended runs
+_MAIL_SECONDS = 30  # between two looks into the spool of mails about jobs
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
 StopCheck = Callable[[], None]
 """Raises `ServiceStopped` when the service shall stop; tasks call it between batches."""
@@ -55,6 +64,7 @@ class ServiceTasks:
         self._zone = zone
         self._collector: GpuUseCollector | None = None
         self._history: GpuHistoryReader | None = None
+        self._reclaimer: Reclaimer | None = None
         self._cluster = ""
 
     def tasks(self, section: ScheduleSection) -> list[ScheduledTask]:
@@ -83,7 +93,66 @@ class ServiceTasks:
             for name, run in runs.items()
             if (text := getattr(section, name)) and (name != "people" or _has_people_source())
         ]
-        return [*tasks, *self._gpu_use_tasks(load_section("gpu_use", GpuUseSection))]
+        return [
+            *tasks,
+            *self._gpu_use_tasks(load_section("gpu_use", GpuUseSection)),
+            *self._job_mail_tasks(load_section("job_mail", JobMailSection), section.digest),
+            *self._reclaim_tasks(load_section("gpu_use", GpuUseSection)),
+        ]
+
+    def _reclaim_tasks(self, section: GpuUseSection) -> list[ScheduledTask]:
+        """Return the task that looks after idle GPUs; it may wait for a job's checkpoint.
+
+        Raises:
+            BadConfig: when a policy is not valid, or nothing is read from running jobs.
+        """
+        policies = load_policies()
+        if not policies:
+            return []
+        if section.source != EXPORTERS:
+            raise BadConfig(
+                f"[reclaim.{next(iter(policies))}] needs samples of running jobs: write"
+                f' [gpu_use] source = "{EXPORTERS}", or take the policy out'
+            )
+        self._reclaimer = Reclaimer(
+            self._open_ledger,
+            self._slurm,
+            self._zone,
+            patience=section.interval,
+            sleep=self._sleep,
+        )
+        when = every_seconds(section.interval)
+        return [ScheduledTask(name="reclaim", when=when, run=self.reclaim, apart=True)]
+
+    def reclaim(self, _: list[str]) -> str:
+        """Judge the GPUs of running jobs, and do what the policies say."""
+        return "" if self._reclaimer is None else self._reclaimer.run(self._cluster_name())
+
+    def _sleep(self, seconds: float) -> None:
+        self._check()
+        time.sleep(seconds)
+
+    def _job_mail_tasks(self, section: JobMailSection, digest: str) -> list[ScheduledTask]:
+        """Return the tasks that send the mails about jobs: at once, and once a day.
+
+        They have a thread of their own: a mail need not wait for an ingest of some minutes.
+        """
+        if not section.spool:
+            return []
+        mailer = JobMailer(self._open_ledger, self._slurm, self._check, self._zone, section)
+        tasks = [
+            ScheduledTask(
+                name="job_mail",
+                when=every_seconds(_MAIL_SECONDS),
+                run=lambda _: mailer.run(),
+                apart=True,
+            )
+        ]
+        if digest:
+            when = parse_cron("digest", digest, self._zone)
+            send = lambda _: mailer.digest()  # noqa: E731
+            tasks.append(ScheduledTask(name="digest", when=when, run=send, at_first=False))
+        return tasks
 
     def _gpu_use_tasks(self, section: GpuUseSection) -> list[ScheduledTask]:
         """Return the task that reads exporters, or asks a source that keeps old samples.
@@ -117,8 +186,11 @@ class ServiceTasks:
         """Read a sample of each GPU that a job holds."""
         if self._collector is None:
             return ""
+        return self._collector.run(self._cluster_name(), time.time())
+
+    def _cluster_name(self) -> str:
         self._cluster = self._cluster or read_slurm_config(self._slurm).cluster_name or ""
-        return self._collector.run(self._cluster, time.time())
+        return self._cluster
 
     def gpu_history(self, _: list[str]) -> str:
         """Ask the site's metrics for the GPU use of runs that have ended."""

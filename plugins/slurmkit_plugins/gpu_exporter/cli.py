@@ -63,7 +63,7 @@ def gpu_exporter_command(
     \b
     Examples:
       slurmkit gpu-exporter --once
-      slurmkit gpu-exporter --listen 0.0.0.0:6832 --token-file /etc/slurmkit/gpu-exporter.token
+      slurmkit gpu-exporter --listen 0.0.0.0:332 --token-file /etc/slurmkit/gpu-exporter.token
       curl http://127.0.0.1:6832/metrics
     """
     token = load_token(token_file) if token_file else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from slurmkit_plugins.gpu_exporter.nvml import GpuIdentity, GpuProcess, Log, Nvm
 
 RECORDS = Path("/run/slurmkit/gpus")  # plugins/slurmkit_plugins/slurm/gpus.sh writes it
 PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 _CONF_FOLDERS = ("/etc/slurm", "/run/slurm/conf")  # the second where slurmd is configless
 _SLURMD_SECONDS = 30.0
 _WORD = re.compile(r"(\w+)=(\S+)")
@@ -24,7 +26,9 @@ _LISTED = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\](.*)")
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _START = re.compile(r"^start=([0-9]+)$", re.MULTILINE)
-_JOB_CGROUP = re.compile(r"/job_([0-9]{1,10})(?:/|$)", re.MULTILINE)
+# `0::/system.slice/slurmstepd.scope/job_41/step_0`; of version 1 `4:freezer:/slurm/uid_7/job_41`.
+_JOB_CGROUP = re.compile(r"^\d+:([^:\n]*):(/\S*?/job_([0-9]{1,10}))(?:/|$)", re.MULTILINE)
+_SETTLED = 600.0  # seconds; a record is older than the cgroup of its job, by the prolog's length
 _MPS_SERVER = "nvidia-cuda-mps"  # the name as the kernel cuts it
 _JOB_VARIABLE = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
 
@@ -237,21 +241,41 @@ class JobFinder:
         gpus: how Slurm numbers them.
         records: folder of the prolog's records, INDEX/JOBID.
         proc: where /proc is.
+        cgroups: where cgroups are.
     """
 
-    def __init__(self, gpus: SlurmGpus, records: Path = RECORDS, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        gpus: SlurmGpus,
+        records: Path = RECORDS,
+        proc: Path = PROC,
+        cgroups: Path = CGROUPS,
+    ) -> None:
         self.gpus = gpus
         self._records = records
         self._proc = proc
+        self._cgroups = cgroups
+        # By GPU the jobs whose processes were seen on it, with their cgroups.
+        self._seen: dict[str, dict[str, Path]] = {}
+        self._homes: set[Path] = set()  # folders in which jobs have their cgroups
 
     def jobs_on(self, index: int | None, reading: NvmlReading) -> tuple[str, ...]:
         """Return the ids (as Slurm numbers them, also of array tasks) of the jobs on a GPU.
 
-        The prolog's records say it; where there is none, the processes on the GPU do.
+        The prolog's records say it; where there is none, the processes on the GPU do. A job that
+        had a process there holds the GPU until its cgroup is gone: else the time in which it has
+        none would be left out of its mean use.
         """
+        by_pid = self._jobs_by_pid(reading)
         if recorded := self._recorded(index):
             return recorded
-        return tuple(sorted({job for job in self._jobs_by_pid(reading).values() if job}))
+        gpu = reading.identity.mig or reading.identity.uuid
+        now = {job for job in by_pid.values() if job}
+        seen = self._seen.get(gpu, {}) if self.gpus.shared or not now else {}
+        there = {job: folder for job, folder in seen.items() if folder.exists()}
+        folders = {job: self._folder(pid) for pid, job in by_pid.items() if job}
+        self._seen[gpu] = there | {job: each for job, each in folders.items() if each is not None}
+        return tuple(sorted(now | there.keys()))
 
     def shares(self, jobs: Iterable[str], reading: NvmlReading) -> list[JobShare]:
         """Return what each job's processes did, as far as every process is known to be a job's."""
@@ -270,8 +294,8 @@ class JobFinder:
     def _recorded(self, index: int | None) -> tuple[str, ...]:
         """Return the jobs that the prolog recorded on a GPU.
 
-        Where jobs share no GPU, only the newest holds it. An older record is left of a job whose
-        epilog did not run.
+        An older record may be left of a job whose epilog did not run. So where jobs share no GPU,
+        only the newest holds it; where they do, those whose cgroups are there.
         """
         if index is None:
             return ()
@@ -285,7 +309,17 @@ class JobFinder:
                     found = _START.search(record.read_text("utf-8", "replace"))
                     started[record.name] = int(found[1]) if found else 0
         in_order = sorted(started, key=lambda job: (started[job], int(job)))
-        return tuple(in_order if self.gpus.shared else in_order[-1:])
+        if not self.gpus.shared or len(in_order) < 2:
+            return tuple(in_order[-1:])
+        left = [job for job in in_order if not self._is_over(job, started[job])]
+        return tuple(left or in_order)
+
+    def _is_over(self, job: str, started: int) -> bool:
+        """Return whether a job has ended, as far as the cgroups of this node's jobs say."""
+        if not self._homes or time.time() - started < _SETTLED:
+            return False
+        names = (f"job_{job}", f"../uid_*/job_{job}")
+        return not any(any(home.glob(name)) for home in self._homes for name in names)
 
     def _jobs_by_pid(self, reading: NvmlReading) -> dict[int, str | None]:
         return {process.pid: self._job_of(process.pid) for process in reading.processes or ()}
@@ -296,15 +330,28 @@ class JobFinder:
         Empty for a process of no job, such as the MPS server; None where it cannot be seen.
         """
         place = self._proc / str(pid)
+        if folder := self._folder(pid):
+            return folder.name.removeprefix("job_")
         try:
-            if found := _JOB_CGROUP.search((place / "cgroup").read_text("utf-8", "replace")):
-                return found[1]
             if (place / "comm").read_text("utf-8", "replace").startswith(_MPS_SERVER):
                 return ""
             named = _JOB_VARIABLE.search((place / "environ").read_bytes())
         except OSError:
             return None
         return named[1].decode() if named else ""
+
+    def _folder(self, pid: int) -> Path | None:
+        """Return the cgroup of the job of a process; None without one."""
+        try:
+            text = (self._proc / str(pid) / "cgroup").read_text("utf-8", "replace")
+        except OSError:
+            return None
+        found = _JOB_CGROUP.search(text)
+        if found is None:
+            return None
+        folder = self._cgroups / found[1] / found[2].lstrip("/")
+        self._homes.add(folder.parent)
+        return folder
 
 
 def _share(job: str, processes: Iterable[GpuProcess], *, is_partial: bool) -> JobShare:

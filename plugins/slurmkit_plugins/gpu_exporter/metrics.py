@@ -1,10 +1,12 @@
-"""The exporter's metrics: what NVML and the job finder say, as a page for Prometheus."""
+"""The exporter's metrics: what NVML, the job finder and node_check.py say, as a page."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +21,8 @@ _LEAST_SECONDS = 1.0  # between two readings: several scrapers cost no more than
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 _NAME = "slurmkit_gpu_"
 _HEALTH = "slurmkit_gpu_exporter_"
+NODE_CHECKS = Path("/run/slurmkit/node_check")
+"""Where node_check.py writes its last results."""
 
 
 class GpuCollector(Collector):
@@ -28,10 +32,14 @@ class GpuCollector(Collector):
         node: name of this node in Slurm.
         reader: an open reader.
         jobs: finds the jobs on the GPUs.
+        checks: folder with the results of node_check.py.
     """
 
-    def __init__(self, node: str, reader: NvmlReader, jobs: JobFinder) -> None:
+    def __init__(
+        self, node: str, reader: NvmlReader, jobs: JobFinder, checks: Path = NODE_CHECKS
+    ) -> None:
         self._node = node
+        self._checks = checks
         self._reader = reader
         self._jobs = jobs
         self._started = time.time()
@@ -59,7 +67,10 @@ class GpuCollector(Collector):
         with self._lock:
             began = time.monotonic()
             if began - self._taken >= _LEAST_SECONDS:
-                self._metrics = list(_gpu_metrics(self._node, self._reader, self._jobs))
+                self._metrics = [
+                    *_gpu_metrics(self._node, self._reader, self._jobs),
+                    *_check_metrics(self._node, self._checks / "health.json"),
+                ]
                 self._taken = time.monotonic()
                 self._seconds = self._taken - began
             return [*self._metrics, *self._health()]
@@ -100,6 +111,28 @@ def _gpu_metrics(node: str, reader: NvmlReader, jobs: JobFinder) -> Iterator[Met
         if not reading.partitioned:
             families.add_jobs(labels, reading, jobs.jobs_on(index, reading), jobs)
     yield from families.all()
+
+
+def _check_metrics(node: str, path: Path) -> Iterator[Metric]:
+    """Yield the results of the last health check; none if there was none since the boot."""
+    labels = ("node", "check", "state", "uuid", "serial")
+    states = GaugeMetricFamily(
+        "slurmkit_node_check", "What node_check.py found at the last health check.", labels=labels
+    )
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        for each in found["checks"]:
+            if each["state"] != "skipped":
+                gpu = (each["uuid"] or "", each["serial"] or "")
+                states.add_metric((node, str(each["check"]), str(each["state"]), *gpu), 1)
+        taken = GaugeMetricFamily(
+            "slurmkit_node_check_time_seconds", "When that was.", labels=("node",)
+        )
+        taken.add_metric((node,), float(found["time"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    yield states
+    yield taken
 
 
 class _Families:

@@ -65,7 +65,10 @@ _MOST_WATTS = 20_000.0
 _MOST_CELSIUS = 200.0
 _MOST_MEMORY = 1 << 46  # bytes
 _MOST_XIDS = 1000  # in one reading
-_RETRY_SECONDS = 60.0  # between two starts of the library while a GPU is lost
+# Between two starts of the library while a GPU is lost. The pause doubles up to an hour: with each
+# start the library forgets what it had gathered about the other GPUs.
+_RETRY_SECONDS = 60.0
+_MOST_DOUBLINGS = 6
 
 
 class NoDriver(SlurmkitError):
@@ -156,6 +159,7 @@ class NvmlReader:
         self._seen: dict[str, GpuIdentity] = {}  # each GPU that ever answered, by UUID
         self._lost: set[str] = set()
         self._opened = 0.0
+        self._retries = 0  # starts of the library since the last change of the lost GPUs
         self._events: Any = None
 
     def open(self) -> None:
@@ -221,12 +225,18 @@ class NvmlReader:
             self.open()
             self._log(f"the driver answers again: {self.driver}")
             return
-        is_patient = time.monotonic() - self._opened < _RETRY_SECONDS
-        if pynvml.nvmlDeviceGetCount() != self._count or (self._lost and not is_patient):
+        is_missing = bool(self._lost) or len(self._gpus) < self._count
+        pause = _RETRY_SECONDS * 2**self._retries
+        is_due = is_missing and time.monotonic() - self._opened >= pause
+        if is_due or pynvml.nvmlDeviceGetCount() != self._count:
+            if is_due:
+                self._retries = min(self._retries + 1, _MOST_DOUBLINGS)
             self.close()
             self.open()
 
     def _tell_lost(self, lost: set[str]) -> None:
+        if lost != self._lost:
+            self._retries = 0
         for uuid in sorted(lost ^ self._lost):
             state = "does not answer" if uuid in lost else "answers again"
             self._log(f"{uuid} at {self._seen[uuid].pci} {state}")
@@ -369,13 +379,15 @@ class NvmlReader:
         if running is None:
             return None
         by_mps = self._ask(pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle) or []
+        # What the clients of MPS do counts for its server: without a sample, it is unknown.
+        of_mps = {process.pid for process in by_mps}
         by_pid = {process.pid: process.usedGpuMemory for process in (*running, *by_mps)}
         busy = self._process_utilization(gpu) if gpu is not None and by_pid else None
         return tuple(
             GpuProcess(
                 pid,
                 self._within("process_memory", memory, 0, _MOST_MEMORY),
-                None if busy is None else busy.get(pid, 0.0),
+                None if busy is None else busy.get(pid, None if pid in of_mps else 0.0),
             )
             for pid, memory in by_pid.items()
         )

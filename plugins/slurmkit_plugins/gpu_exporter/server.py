@@ -23,6 +23,7 @@ _ANSWER_SECONDS = 30.0  # in which the page must be made and read
 _CONNECTIONS = 32  # at a time; more are closed at once
 _MOST_HEADER = 16 * 1024  # bytes
 _TEXT = "text/plain; charset=utf-8"
+_FIRST_PORT_OF_USERS = 1024  # Linux' default of net.ipv4.ip_unprivileged_port_start
 
 
 def serve(address: str, page: Page, token: str | None, log: Log) -> None:
@@ -38,8 +39,14 @@ def serve(address: str, page: Page, token: str | None, log: Log) -> None:
         SlurmkitError: when the address is taken or is not of this host.
     """
     listening = listen(address)
-    where = f"{address.rpartition(':')[0]}:{listening.getsockname()[1]}"  # port 0 is any
-    log(f"serving http://{where}{PATH}" + ("" if token else ", without a token"))
+    port = listening.getsockname()[1]  # port 0 is any
+    if token and port >= _FIRST_PORT_OF_USERS:
+        log(
+            f"while the exporter is stopped, a job can listen on port {port} and be sent the"
+            " token; use a port below 1024"
+        )
+    without = "" if token else ", without a token"
+    log(f"serving http://{address.rpartition(':')[0]}:{port}{PATH}{without}")
     asyncio.run(_serve_until_signal(listening, page, token))
     log("stopped")
 
@@ -57,6 +64,11 @@ def listen(address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except PermissionError as error:
+        raise SlurmkitError(
+            f"cannot listen on {address}: {error}; a port below 1024 needs root or the capability"
+            " CAP_NET_BIND_SERVICE, see the comments in slurmkit-gpu-exporter.service"
+        ) from error
     except OSError as error:
         raise SlurmkitError(
             f"cannot listen on {address}: {error}; name an address of this host and a free port"

@@ -23,12 +23,13 @@ from slurmkit_accounting.gpu_use.exporters import (
     exporter_address,
     read_exporters,
 )
+from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.samples import GpuName, parse_page
 from slurmkit_accounting.gpu_use.store import delete_old_curves, link_ended_runs, load_uses
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.database import open_for_writing
-from slurmkit_accounting.ledger.schema.gpu_use import gpu_curves, gpu_use
+from slurmkit_accounting.ledger.schema.gpu_use import gpu_curves, gpu_samples, gpu_use
 from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.ledger.schema.usage import usage_months
 from slurmkit_accounting.service.schedule import Schedule
@@ -188,7 +189,8 @@ def test_a_token_that_everybody_can_read_is_refused(tmp_path):
     with pytest.raises(BadConfig, match="everybody can read"):
         exporter_address(GpuUseSection(token_file=str(file)))
     file.chmod(0o600)
-    assert exporter_address(GpuUseSection(token_file=str(file))).token == "secret"
+    section = GpuUseSection(url="http://{node}:332/metrics", token_file=str(file))
+    assert exporter_address(section).token == "secret"
 
 
 class Nodes:
@@ -213,7 +215,7 @@ class Lab:
     def __init__(self, ledger: Any) -> None:
         self.ledger = ledger
         self.slurm = JobsAndRuns(job(7, START - 5, START, None, State="RUNNING", NodeList="c[1-2]"))
-        self.slurm.run_job(7, "c[1-2]", START)
+        self.slurm.run_job(7, "c[1-2]", START, "gres/gpu=2")
         ingest(ledger, self.slurm)
         self.nodes = Nodes()
         self.collector = self.service()
@@ -285,6 +287,55 @@ def test_a_service_that_is_restarted_goes_on(lab):
     assert sum(point.samples for point in whole.curve.points()) == 20
 
 
+def test_curves_are_written_each_ten_minutes_and_no_sample_waits_for_it(lab):
+    """Each round wrote every curve anew: 115 GB a day with 10,000 GPUs."""
+
+    def stored() -> tuple[Any, ...]:
+        with lab.ledger.transaction() as connection:
+            rows = connection.execute(select(gpu_use.c.samples, gpu_curves.c.points).join(gpu_use))
+            return tuple(map(tuple, rows))
+
+    lab.rounds(START + 30, START + 31)
+    first = stored()
+    lab.rounds(START + 60, START + 600)
+    assert stored() == first
+    assert lab.uses()["c1"].samples == 19
+    lab.rounds(START + 600, START + 660)
+    assert {samples for samples, _ in stored()} == {20 + 1}
+    assert sum(point.samples for point in lab.uses()["c1"].curve.points()) == 21
+
+
+def test_samples_are_kept_for_an_hour(lab):
+    lab.rounds(START + 30, START + 31)
+    lab.rounds(START + 4000, START + 4001)
+    with lab.ledger.transaction() as connection:
+        assert set(connection.scalars(select(gpu_samples.c.taken))) == {START + 4000}
+    assert lab.uses()["c1"].samples == 2
+
+
+def test_samples_of_a_service_that_was_away_for_hours_are_not_lost(lab):
+    lab.rounds(START + 30, START + 301)
+    lab.slurm.running.clear()
+    lab.collector = lab.service()
+    lab.rounds(START + 9000, START + 9001)
+    lab.finish()
+    assert lab.uses()["c1"].samples == 10
+
+
+def test_a_sample_that_is_stored_for_an_hour_is_as_it_was_taken(lab):
+    lab.nodes.at = START + 30.25
+    page = gpu_page(7, busy=0.123456789, watts=61.5, joules=2.0**52 + 1, memory="NaN")
+    lab.nodes.pages = {"c1": page}
+    lab.collector.run("lab", START + 30)
+    (wanted,) = parse_page(page, START + 30.25)
+    with lab.ledger.transaction() as connection:
+        (sample,) = load_samples(connection, START)
+        assert list(load_samples(connection, START, nodes=["c2"])) == []
+        assert list(load_samples(connection, START + 31)) == []
+    assert (sample.reading, sample.shared) == (wanted.reading, False)
+    assert sample.reading.memory_mib is None
+
+
 def test_a_service_that_was_away_has_a_gap(lab):
     lab.rounds(START + 30, START + 240)
     lab.collector = lab.service()
@@ -301,8 +352,18 @@ def test_a_node_that_is_lost_keeps_what_it_said(lab):
     lab.finish()
     uses = lab.uses()
     assert (uses["c1"].samples, uses["c2"].samples) == (3, 20)
-    # 23 of 40 samples are there: more than half of the run.
-    assert lab.run().gpu_used_permille == 800
+    # 23 of 40 samples are there: more than half of the run. They stand for all of it, both in its
+    # use and in its energy.
+    run = lab.run()
+    assert run.gpu_used_permille == 800
+    assert run.gpu_energy_joules == 2 * 300 * 600
+
+
+def test_idle_time_stands_for_the_whole_run_as_use_does(lab):
+    lab.rounds(START + 30, START + 361, busy=0)
+    lab.finish()
+    run = lab.run()
+    assert (run.gpu_used_permille, run.gpu_idle_seconds) == (0, 2 * 600)
 
 
 def test_what_covers_less_than_half_of_a_run_is_not_its_use(lab):
@@ -332,7 +393,7 @@ def test_a_failed_write_counts_nothing_twice(lab, monkeypatch):
         raise SlurmError("full")
 
     with monkeypatch.context() as broken:
-        broken.setattr("slurmkit_accounting.gpu_use.collect.store_uses", fail)
+        broken.setattr("slurmkit_accounting.gpu_use.collect.store_samples", fail)
         with pytest.raises(SlurmError):
             lab.rounds(START + 120, START + 121)
     lab.rounds(START + 150, START + 181)
@@ -356,6 +417,37 @@ def test_samples_of_more_gpus_than_a_run_held_are_not_believed(lab):
     run = lab.run()
     assert run.gpus == 2
     assert (run.gpu_used_permille, run.gpu_energy_joules, run.gpu_mem_peak_mib) == (None,) * 3
+
+
+def test_a_forged_page_tells_nothing_of_other_jobs_nor_of_more_gpus_than_a_job_holds(lab):
+    """A job on c1 took the exporter's port: it may lie about the GPUs of c1's jobs, no more."""
+    lab.slurm.run_job(8, "c1", START, "cpu=1,gres/gpu=1,gres/gpu:a100=1")
+    lab.slurm.run_job(9, "c2", START)
+    lab.slurm.run_job(10, "c1", START, "gres/shard=3")
+    lab.nodes.at = START + 30.0
+    names = [GpuName(f"GPU-{number}", "", number) for number in range(5)]
+    forged = [*(gpu_page(7, 9, gpu=name) for name in names), gpu_page(8, 10, gpu=names[0])]
+    lab.nodes.pages = {"c1": "".join(forged), "c2": gpu_page(7)}
+    lab.collector.run("lab", START + 30)
+    with lab.ledger.transaction() as connection:
+        found = {(use.job, use.node, use.gpu.key) for use in load_uses(connection)}
+    assert found == {(7, "c2", "GPU-1"), (8, "c1", "GPU-0"), (10, "c1", "GPU-0")}
+
+
+def test_a_token_goes_only_where_no_job_can_listen(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    file.chmod(0o600)
+
+    def address_of(url: str) -> str:
+        return exporter_address(GpuUseSection(url=url, token_file=str(file))).url
+
+    for url in ("http://{node}:6832/metrics", "http://{node}:1024/"):
+        with pytest.raises(BadConfig, match=r"be sent the token; .* port below 1024"):
+            address_of(url)
+    for url in ("http://{node}:1023/metrics", "http://{node}/metrics", "https://{node}:6832/"):
+        assert address_of(url) == url
+    assert exporter_address(GpuUseSection()).token == ""
 
 
 def test_a_requeued_job_is_another_run(lab):
@@ -419,8 +511,26 @@ def test_a_shared_gpu_that_is_not_measured_by_process_is_unknown(lab):
     assert lab.run().gpu_used_permille is None
 
 
+def test_a_record_of_a_job_that_has_ended_does_not_make_a_gpu_shared(lab):
+    """Where jobs may share GPUs, the record of a job whose epilog did not run stays."""
+    lab.slurm.run_job(8, "c1", START)
+    for at in range(START + 30, START + 301, INTERVAL):
+        lab.nodes.at = float(at)
+        if at == START + 150:
+            lab.slurm.running.pop()  # job 8; job 9 is there from now on, after Slurm was asked
+        others = (8,) if at < START + 150 else (8, 9) if at == START + 150 else (8,)
+        lab.nodes.pages = {"c1": gpu_page(7, *others, joules=300.0 * (at - START))}
+        lab.collector.run("lab", at)
+    with lab.ledger.transaction() as connection:
+        (use,) = [each for each in load_uses(connection) if each.job == 7]
+    # Shared until the second round in which Slurm does not have the others.
+    assert (use.samples, use.measured_samples) == (10, 5)
+    assert (use.mean, use.counted_joules) == (pytest.approx(0.8), pytest.approx(300 * 120))
+
+
 def test_curves_end_and_summaries_stay(lab):
     lab.rounds(START + 30, END + 1)
+    lab.finish()
     with lab.ledger.transaction() as connection:
         assert delete_old_curves(connection, START) == 0
         assert delete_old_curves(connection, NOW) == 2
@@ -474,7 +584,7 @@ def test_the_service_reads_exporters_on_its_own(configure, file_ledger):
 
         def samples() -> int:
             with file_ledger.transaction() as connection:
-                return connection.scalar(select(func.sum(gpu_use.c.samples))) or 0
+                return sum(use.samples for use in load_uses(connection))
 
         with scheduled(work) as lines:
             wait_until(lambda: samples() >= 2, lambda: repr(lines))

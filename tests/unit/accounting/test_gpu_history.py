@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlalchemy import select, update
 from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadConfig, BadInput, SlurmkitError
+from slurmkit.state.gpu_metrics import JobWindow
 from slurmkit.testing import FakeSlurm
 
 NOW = int(time.time())
@@ -235,9 +237,26 @@ def test_a_question_that_failed_is_asked_again_and_counts_once(site):
 def test_a_query_that_matches_nothing_is_named(site):
     store_runs(site.ledger, ran(START, 600, **ONE))
     site.prometheus.series = dcgm(START, END, 80, Hostname="c9", UUID="GPU-1", hpc_job="1")
-    with pytest.raises(SlurmkitError, match=r"has no series of c1: .*Hostname or hostname"):
-        site.ask()
-    assert "node_label" in site.question().error
+    site.ask()  # the source is there, so the service need not pause
+    assert re.search(
+        r"has no series of c1: .*Hostname or hostname.*node_label", site.question().error
+    )
+    assert (site.question().failures, site.question().again > NOW) == (1, True)
+    with site.ledger.transaction() as connection:
+        connection.execute(update(gpu_questions).values(failures=5, again=NOW - 1))
+    site.ask()
+    assert site.question().again is None  # nodes without an exporter will not have samples later
+
+
+def test_nodes_without_series_end_no_round(site):
+    """Three runs on nodes without an exporter were taken for a server that is away."""
+    nobody = [ran(START, 600 - number, node_list="c9", **ONE) for number in range(4)]
+    store_runs(site.ledger, *nobody, ran(START - 100, 600, **ONE))
+    labels = {"Hostname": "c1", "UUID": "GPU-1", "hpc_job": "5"}
+    site.prometheus.series = dcgm(START - 100, END - 100, 80, **labels)
+    site.ask()
+    (use,) = site.uses().values()
+    assert (use.job, use.samples) == (5, 20)
 
 
 def test_runs_that_nobody_asks_for(site):
@@ -261,7 +280,49 @@ def test_a_long_run_is_asked_for_in_pieces(site):
     site.ask()
     (use,) = site.uses().values()
     assert use.samples == (END - begin) // 30
-    assert len(site.prometheus.queries) == 4 * 4  # pieces, spellings of the node's label
+    assert len(site.prometheus.queries) == 4 + 4  # spellings of the node's label, pieces
+
+
+def test_no_more_than_six_hours_of_samples_are_in_memory(site):
+    """A week of 64 GPUs took 4.6 GiB."""
+    begin = END - 7 * 86400
+    mine = {"Hostname": "c1", "UUID": "GPU-1", "hpc_job": "1"}
+    site.prometheus.series = [
+        Series("DCGM_FI_DEV_GPU_UTIL", times(begin, END, 80, every=300), **mine)
+    ]
+    window = JobWindow(job_id=1, nodes=("c1",), begin=begin, end=END, gpus=1)
+    sizes = [len(trace.samples) for trace in Prometheus().read_job(window)]
+    assert len(sizes) == 28
+    assert max(sizes) == 72
+    store_runs(site.ledger, ran(begin, END - begin, **ONE))
+    site.ask()
+    (use,) = site.uses().values()
+    assert (use.samples, use.covered_share(END), use.interval) == (7 * 288, 1, 300)
+
+
+def test_a_gpu_that_comes_later_makes_all_of_them_doubtful(site):
+    """The node has two GPUs, of which the run held one: also in the hours in which one is seen."""
+    begin = END - 10 * 3600
+    store_runs(site.ledger, ran(begin, END - begin, **ONE))
+    site.prometheus.series = [
+        *dcgm(begin, END, 70, Hostname="c1", UUID="GPU-1"),
+        *dcgm(END - 600, END, 70, Hostname="c1", UUID="GPU-2"),
+    ]
+    site.ask()
+    assert site.uses() == {}
+
+
+def test_a_run_that_ends_the_service_is_not_the_first_again(site, monkeypatch):
+    store_runs(site.ledger, ran(START, 600, **ONE))
+
+    def read_job(source, window):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Prometheus, "read_job", read_job)
+    with pytest.raises(KeyboardInterrupt):
+        site.ask()
+    assert (site.question().failures, site.question().again > NOW) == (1, True)
+    assert site.question().error == "the service ended while it asked"
 
 
 def test_one_exporter_knows_the_use_and_another_the_jobs(site):

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 from fake_sacct import FakeSacct, job, lately, step
+from gpu_lab import steady, store_running, use_of
 from hypothesis import given
 from hypothesis import strategies as st
+from slurmkit_accounting import read
 from slurmkit_accounting.gpu_use.jobstats import GpuSummary, parse_blob
-from slurmkit_accounting.gpu_use.store import load_uses
+from slurmkit_accounting.gpu_use.samples import GpuName
+from slurmkit_accounting.gpu_use.store import link_ended_runs, load_uses
 from slurmkit_accounting.ingest.ingest import ingest
+from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import func, select
 
@@ -142,6 +146,17 @@ def test_a_summary_that_is_written_again_replaces_the_first(ledger):
     assert use.mean == 0.5
 
 
+def test_a_summary_of_a_run_whose_start_is_corrected_is_there_once(ledger):
+    comment = blob(SUMMARY)
+    slurm = FakeSacct(job(1, NOW - 900, NOW - 700, NOW - 100, AdminComment=comment))
+    ingest(ledger, slurm)
+    slurm.jobs = [job(1, NOW - 900, NOW - 701, NOW - 100, AdminComment=comment)]
+    ingest(ledger, slurm)
+    with ledger.transaction() as connection:
+        assert [use.start for use in load_uses(connection)] == [NOW - 701] * 2
+        assert connection.scalar(select(func.count()).select_from(runs)) == 1
+
+
 def test_a_run_without_an_end_waits_for_it(ledger):
     comment = blob(SUMMARY)
     slurm = FakeSacct(job(1, NOW - 700, NOW - 700, None, State="RUNNING", AdminComment=comment))
@@ -152,3 +167,25 @@ def test_a_run_without_an_end_waits_for_it(ledger):
     ingest(ledger, slurm)
     with ledger.transaction() as connection:
         assert len(load_uses(connection)) == 2
+
+
+@pytest.mark.parametrize(("seconds", "source", "permille"), [(480, "exporter", 800),
+                                                              (240, "jobstats", 493)])  # fmt: skip
+def test_samples_of_more_than_half_of_a_run_go_before_a_summary(
+    file_ledger, seconds, source, permille
+):
+    """The summary says nothing of what it covers; it went before samples of 98 % of the run."""
+    start, end = NOW - 700, NOW - 100
+    slurm = FakeSacct(job(1, start, start, end, AdminComment=blob(SUMMARY)))
+    gpus = [use_of(start=start, gpu=GpuName(f"GPU-{n}", "", n)) for n in range(2)]
+    ingest(file_ledger, FakeSacct(job(1, start, start, None, State="RUNNING")))
+    store_running(file_ledger, *((use, steady(start, seconds)) for use in gpus))
+    ingest(file_ledger, slurm)
+    with file_ledger.transaction() as connection:
+        update_measured_use(connection, link_ended_runs(connection))
+    (run,) = runs_of(file_ledger)
+    assert run.gpu_used_permille == permille
+    (shown,) = read.gpu_use_of(file_ledger, "1")
+    assert {gpu.source for gpu in shown.gpus} == {source}
+    # jobstats knows no energy, so that of the samples counts also where it knows the use.
+    assert (run.gpu_energy_joules is not None) == (source == "exporter")

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from gpu_lab import steady, use_of
+from gpu_lab import steady, store_running, use_of
 from slurmkit_accounting import read
 from slurmkit_accounting.cli.job_gpus import sparkline
+from slurmkit_accounting.gpu_use.recent import delete_old_samples
 from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
-from slurmkit_accounting.gpu_use.store import store_uses
+from slurmkit_accounting.gpu_use.store import (
+    link_ended_runs,
+    load_uses,
+    store_uses,
+    update_uses,
+)
 from slurmkit_accounting.gpu_use.summaries import GpuUse
-from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.ledger.schema.runs import clusters, runs
 from slurmkit_accounting.remote.served import find_remote_function
 from slurmkit_accounting.reports.question import Scope
 from slurmkit_plugins.ledger_gpus import LedgerGpus
-from sqlalchemy import update
+from sqlalchemy import insert, update
 from stored_runs import ran, store_runs
 
 from slurmkit.cli.main import cli
@@ -97,35 +104,138 @@ def test_a_job_that_runs_is_shown_as_of_its_last_sample(file_ledger):
     assert "100 %" in text
 
 
+NOW = int(time.time())
+RUNNING = {"end": None, "state": "RUNNING"}
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch):
+    """However long the tests before this one took, what GPUs do now is asked at NOW."""
+    monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: NOW + 5.0))
+
+
+def store_two_hours(ledger: Any) -> Any:
+    """A job of two hours on two GPUs; one has done nothing since it was busy 40 minutes ago."""
+    start = NOW - 7200
+    store_runs(ledger, ran(start, 600, uid=7) | RUNNING)
+    one, two = use_of(start=start), use_of(start=start, gpu=GpuName("GPU-2", "", 1))
+    idle = [
+        *steady(NOW - 3600, 1200, busy=1.0),
+        *steady(NOW - 2400, 2400, busy=0.0, watts=60),
+    ]
+    store_running(ledger, (one, steady(NOW - 3600, 3600)), (two, idle))
+    return ledger
+
+
 @pytest.fixture
-def running(file_ledger):
-    """A job whose second GPU did nothing for half an hour; it had begun with both."""
-    start = int(time.time()) - 3600
-    store_runs(file_ledger, ran(start, 600, uid=7) | {"end": None, "state": "RUNNING"})
-    begun, busy, idle = (
-        steady(start, 600, busy=1.0), steady(start, 3600), steady(start, 3600, busy=0.0),
-    )  # fmt: skip
-    one, two = use_of(*begun, start=start), use_of(*begun, start=start, gpu=GpuName("GPU-2", "", 1))
-    for use, readings in ((one, busy), (two, idle)):
-        for reading in readings:
-            use.add(reading)
-    store(file_ledger, one, two, run_id=None)
-    return file_ledger
+def running(ledger):
+    return store_two_hours(ledger)
+
+
+@pytest.fixture
+def running_in_file(file_ledger):
+    return store_two_hours(file_ledger)
 
 
 def test_what_gpus_do_now(running):
+    """For a job of two days, the last point of its curve was the mean of some hours."""
     busy, idle = read.gpu_use_now(running)
-    assert (busy.node, busy.index, busy.job_id, busy.user) == ("c1", 0, "1", "alice")
-    assert (busy.utilisation, busy.busiest, busy.memory_mib) == (80, 80, 10240)
-    assert (idle.utilisation, idle.busiest) == (0, 0)
-    assert time.time() - 1900 < idle.since < time.time() - 1700
-    assert read.gpu_use_now(running, seconds=3600)[1].busiest == 100
+    assert (busy.cluster, busy.node, busy.index, busy.job_id, busy.user) == (
+        "lab", "c1", 0, "1", "alice",
+    )  # fmt: skip
+    assert (busy.utilisation, busy.busiest, busy.memory_mib, busy.watts) == (80, 80, 10240, 300)
+    assert (idle.utilisation, idle.busiest, idle.watts) == (0, 0, 60)
+    assert NOW - 1800 <= idle.since <= NOW - 1760
+    assert (idle.last, idle.memory_total_mib, idle.shared) == (NOW, 81920, False)
+    assert idle.age == 5
+    assert read.gpu_use_now(running, seconds=3000)[1].busiest == 100
     assert read.gpu_use_now(running, nodes=["c9"]) == ()
     other = Scope(frozenset(), frozenset(), frozenset((8,)))
+    mine = Scope(frozenset(), frozenset(), frozenset((7,)))
     assert read.gpu_use_now(running, scope=other) == ()
+    assert len(read.gpu_use_now(running, scope=mine)) == 2
 
 
-def test_the_ledger_is_a_source_of_gpu_metrics(running):
+def test_now_as_a_sparkline(running):
+    busy, idle = read.gpu_use_now(running, seconds=3600)
+    assert (len(busy.recent), busy.recent_step) == (60, 60)
+    assert set(busy.recent) == {80}
+    assert idle.recent[-40:] == (0,) * 40
+    assert set(idle.recent[:19]) == {100}
+    shorter = read.gpu_use_now(running, seconds=600)[1]
+    assert (shorter.recent_step, set(shorter.recent)) == (30, {0})
+    assert len(shorter.recent) == 20
+
+
+def test_a_sparkline_has_gaps_where_samples_are_missing_and_not_where_they_are_late(ledger):
+    start = NOW - 600
+    store_runs(ledger, ran(start, 600) | RUNNING)
+    late = [GpuReading(at=NOW - back + 0.4 * (back % 60 == 0), utilisation=0.5)
+            for back in range(570, -1, -30) if not 200 < back < 400]  # fmt: skip
+    store_running(ledger, (use_of(start=start), late))
+    (gpu,) = read.gpu_use_now(ledger)
+    known = "".join("x" if each == 50 else "·" for each in gpu.recent)
+    assert known.count("·") in {5, 6}
+    assert known.strip("x") == "·" * known.count("·")  # one gap
+    assert gpu.since == pytest.approx(NOW - 180, abs=1)  # what was before it is not "since"
+    assert gpu.busiest == 50
+
+
+def test_now_of_some_jobs(ledger):
+    start = NOW - 600
+    ids = {1: "1", 2: "5_1", 3: "5_2", 4: "6+0"}
+    store_runs(
+        ledger,
+        *(ran(start, 600, job_id_raw=raw, job_id=name) | RUNNING for raw, name in ids.items()),
+    )
+    store_running(
+        ledger,
+        *((use_of(start=start, job=raw, gpu=GpuName(f"GPU-{raw}")), steady(NOW - 60, 60))
+          for raw in ids),
+    )  # fmt: skip
+
+    def found(*jobs: str) -> set[str]:
+        return {gpu.job_id for gpu in read.gpu_use_now(ledger, jobs=jobs)}
+
+    assert found("1") == {"1"}
+    assert found("5_2", "1") == {"5_2", "1"}
+    assert found("5") == {"5_1", "5_2"}
+    assert found("6") == {"6+0"}
+    assert found("9") == found() == set()
+    assert len(read.gpu_use_now(ledger, cluster="lab")) == 4
+    assert read.gpu_use_now(ledger, cluster="other") == ()
+    with pytest.raises(BadInput, match="1,001 jobs are too many"):
+        read.gpu_use_now(ledger, jobs=[str(number) for number in range(1001)])
+    with pytest.raises(BadInput, match="from 60 to 604,800; not 59"):
+        read.gpu_use_now(ledger, seconds=59)
+
+
+def test_before_the_last_hour_the_curve_says_what_was(running):
+    """`report idle --minutes 120` looks further back than samples are kept."""
+    with running.transaction() as connection:
+        update_uses(connection, [use.id for use in load_uses(connection)])
+        delete_old_samples(connection, 1, NOW - 1000)
+    busy, idle = read.gpu_use_now(running, seconds=7200)
+    assert NOW - 3700 < busy.since < NOW - 3500
+    assert (busy.busiest, idle.busiest) == (pytest.approx(80), pytest.approx(100))
+
+
+def test_the_start_of_sacct_may_be_another_than_that_of_squeue(file_ledger):
+    store_runs(file_ledger, ran(NOW - 598, 600) | RUNNING)
+    store_running(file_ledger, (use_of(start=NOW - 600), steady(NOW - 600, 600)))
+    (gpu,) = read.gpu_use_now(file_ledger)
+    assert (gpu.job_id, gpu.utilisation) == ("1", 80)
+    (run,) = _read(file_ledger, "1")
+    assert (run.gpus[0].covered, run.gpus[0].samples) == (1, 20)
+    with file_ledger.transaction() as connection:
+        connection.execute(update(runs).values(end=NOW, state="COMPLETED"))
+        assert link_ended_runs(connection) == [1]
+    (run,) = _read(file_ledger, "1")
+    assert (run.end, run.gpus[0].covered, run.gpus[0].samples) == (NOW, 1, 20)
+    assert "80 %" in shown("1")
+
+
+def test_the_ledger_is_a_source_of_gpu_metrics(running_in_file):
     found = LedgerGpus().read(["c1", "c2"], seconds=1800)
     assert list(found) == ["c1"]
     assert [(each.index, each.utilisation) for each in found["c1"]] == [
@@ -135,9 +245,24 @@ def test_the_ledger_is_a_source_of_gpu_metrics(running):
     assert [(each.index, each.memory_used) for each in now] == [(0, 10240), (1, 10240)]
 
 
+def test_of_two_clusters_with_a_node_of_one_name_neither_is_meant(running_in_file):
+    with running_in_file.transaction() as connection:
+        connection.execute(insert(clusters), {"name": "other"})
+        connection.execute(
+            insert(runs),
+            ran(NOW - 600, 600, job_id_raw=9, job_id="9", cluster_id=2, uid=7) | RUNNING,
+        )
+    store_running(
+        running_in_file,
+        (use_of(start=NOW - 600, job=9, cluster_id=2), steady(NOW - 600, 600, busy=0.1)),
+    )
+    assert {gpu.cluster for gpu in read.gpu_use_now(running_in_file)} == {"lab", "other"}
+    assert LedgerGpus().read(["c1"], seconds=1800) == {}
+
+
 def test_samples_that_are_old_are_not_the_present(file_ledger):
-    store_runs(file_ledger, ran(START, 600) | {"end": None, "state": "RUNNING"})
-    store(file_ledger, *two_gpus(), run_id=None)
+    store_runs(file_ledger, ran(START, 600) | RUNNING)
+    store_running(file_ledger, (use_of(start=START), steady(START, 600)))
     assert LedgerGpus().read(["c1"]) == {}
 
 

@@ -11,6 +11,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from databases import KINDS
 from slurmkit_accounting.audit.verify import verify
+from slurmkit_accounting.gpu_use.store import load_uses
 from slurmkit_accounting.ledger import schema
 from slurmkit_accounting.ledger.database import open_for_writing, upgrade_ledger
 from slurmkit_accounting.ledger.location import ledger_url
@@ -230,3 +231,22 @@ def test_no_suspended_time_lies_where_the_run_was_not(old):
         (row,) = connection.execute(text("SELECT * FROM suspensions"))
         assert tuple(row) == (21, NOON, 1800, 60)
         assert verify(connection).wrong == []
+
+
+def test_summaries_of_gpus_keep_their_numbers_under_new_names(old):
+    numbers = {"samples": 20, "busy_samples": 19, "idle_samples": 1, "percentile_95": 80}
+    floats = {"covered": 600.0, "busy_covered": 570.0, "busy": 15.5, "counted_joules": 9.0}
+    floats |= {"counted_seconds": 30.0, "edge_joules": 2.5, "edge_seconds": 60.0}
+    named = dict.fromkeys(("uuid", "pci", "mig"), "") | {"node": "c1", "gpu": "GPU-1"}
+    engine = create_engine(ledger_url(old))
+    with engine.begin() as connection:
+        upgrade(connection, "0008")
+        use = {"cluster_id": 1, "job_id_raw": 12, "start": NOON, "source": "exporter"}
+        use |= {"shared": False, "interval": 30, "power_seconds": 0.0}
+        insert(connection, "gpu_use", use | named | numbers | floats)
+    engine.dispose()
+    upgrade_ledger(old)
+    with open_for_writing(old) as ledger, ledger.transaction() as connection:
+        (row,) = load_uses(connection)
+    assert (row.samples, row.measured_samples, row.measured_seconds) == (20, 19, 570)
+    assert (row.utilisation_sum, row.joules, row.energy_seconds) == (15.5, 11.5, 90)

@@ -10,6 +10,7 @@ import zipfile
 from datetime import UTC, datetime
 from html import escape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -391,6 +392,44 @@ def test_bars_stack_up_to_their_sum_within_the_picture():
         for shape in chart.shapes:
             assert shape.y >= 0
             assert 0 <= shape.x <= chart.width - shape.width
+
+
+USED = Panel(
+    "bars", "Held and used", "GPU-hours", ("alice", "bob", "carol", "dave"),
+    (
+        Series("used", (30.0, 0.0, 5.0, 0.0)),
+        Series("not used", (10.0, 0.0, 5.0, 8.0), "faint"),
+        Series("not measured", (20.0, 7.0, 30.0, 0.0), "hatched"),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", ["wide", "middle", "narrow"])
+def test_the_parts_of_a_bar_add_up_and_what_is_unknown_is_said(size):
+    chart = chart_layouts(USED)[size]
+    alice = [shape for shape in chart.shapes if shape.title.startswith("alice, ")]
+    assert [shape.look for shape in alice] == ["", "faint", "hatched"]
+    assert [shape.title for shape in alice][2] == "alice, not measured: 20.00 GPU-hours"
+    for before, after in pairwise(alice):
+        assert before.x + before.width == pytest.approx(after.x)
+    assert alice[0].width / sum(shape.width for shape in alice) == pytest.approx(0.5)
+    assert all(shape.x + shape.width <= chart.width + 0.01 for shape in chart.shapes)
+    # Nobody knows what bob's GPUs did, and hardly what carol's did: that is not 0 %.
+    assert [text.text for text in chart.texts if text.strong] == [
+        "60.00, 75% used", "7.00, not measured", "40.00, mostly not measured", "8.00, 0% used",
+    ]  # fmt: skip
+    assert [shape.look for shape in chart.shapes if shape.title.startswith("bob")] == ["hatched"]
+
+
+def test_a_page_shows_what_is_unknown_without_colour_and_in_words(report):
+    text = render_report(replace(report, panels=(USED,)), "html").decode()
+    words = "alice: 30.00 used, 10.00 not used, 20.00 not measured; bob: 7.00 not measured;"
+    assert f'aria-label="Held and used. {words}' in text
+    assert text.count('<pattern id="hatch"') == 1
+    assert set(re.findall(r"url\((.*?)\)", text)) == {"#hatch"}
+    assert text.count('class="hatched" fill="url(#hatch)"') == 3 * 3 + 1  # and in the legend
+    legend = re.findall(r"<li><svg.*?</svg>(.*?)</li>", text)
+    assert legend == ["used", "not used", "not measured"]
 
 
 def test_more_series_than_colours_come_together():

@@ -29,6 +29,7 @@ WITHOUT_JSON = {
     "gpu-exporter",
     "ledger serve",
     "log",
+    "node-check",  # it has the JSON of node_check.py
     "notify",
     "shell",
     "tui",

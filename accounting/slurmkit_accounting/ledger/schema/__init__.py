@@ -9,8 +9,10 @@ from slurmkit_accounting.ledger.schema.gpu_use import (
     gpu_capacity,
     gpu_curves,
     gpu_questions,
+    gpu_samples,
     gpu_use,
 )
+from slurmkit_accounting.ledger.schema.job_mail import job_events, mail_settings
 from slurmkit_accounting.ledger.schema.people import (
     coordinators,
     departments,
@@ -26,6 +28,11 @@ from slurmkit_accounting.ledger.schema.people import (
     uids,
     usernames,
 )
+from slurmkit_accounting.ledger.schema.reclaim import (
+    reclaim_acts,
+    reclaim_keeps,
+    reclaim_outcomes,
+)
 from slurmkit_accounting.ledger.schema.runs import (
     CUT_SHORT,
     DOUBTFUL,
@@ -38,6 +45,7 @@ from slurmkit_accounting.ledger.schema.runs import (
     UNREAD,
     clusters,
     ingests,
+    node_events,
     rejects,
     revisions,
     runs,
@@ -84,18 +92,25 @@ __all__ = [
     "gpu_capacity",
     "gpu_curves",
     "gpu_questions",
+    "gpu_samples",
     "gpu_use",
     "group_names",
     "group_owners",
     "groups",
     "ingests",
+    "job_events",
+    "mail_settings",
     "mailings",
     "memberships",
     "metadata",
     "nestings",
+    "node_events",
     "people",
     "people_syncs",
     "pi_overrides",
+    "reclaim_acts",
+    "reclaim_keeps",
+    "reclaim_outcomes",
     "rejects",
     "revisions",
     "runs",

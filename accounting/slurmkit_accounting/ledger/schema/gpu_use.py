@@ -1,7 +1,8 @@
 """Tables of what GPUs really did: for each run, node and GPU a summary and a curve.
 
-They are never part of what runs held. A summary is a row that grows while samples arrive, so that a
-service that is restarted goes on with it. Once its run has ended in the ledger, it is final.
+They are never part of what runs held. Samples are stored as they come, and kept for an hour. Each
+ten minutes they are added to the summaries and curves, so a service that is restarted goes on with
+them. Once the run has ended in the ledger, its summaries are final.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ gpu_use = Table(
     _float_column("covered"),
     # Of the samples whose utilisation is known: how many, the seconds they cover, their sum (each 0
     # to 1), how many are at 0 %; the 95th percentile, and the histogram that it comes from.
-    number_column("busy_samples"),
-    _float_column("busy_covered"),
-    _float_column("busy"),
+    number_column("measured_samples"),
+    _float_column("measured_seconds"),
+    _float_column("utilisation_sum"),
     number_column("idle_samples"),
     number_column("percentile_95", nullable=True),
     Column("bins", LargeBinary),
@@ -70,8 +71,8 @@ gpu_use = Table(
     _float_column("counted_joules", nullable=True),
     _float_column("counted_seconds"),
     # Before the first and after the last value of the counter: power times time, an interval each.
-    _float_column("edge_joules"),
-    _float_column("edge_seconds"),
+    _float_column("ends_joules"),
+    _float_column("ends_seconds"),
     _float_column("power_joules", nullable=True),
     _float_column("power_seconds"),
     # The first and the last sample, and the last value of the energy counter.
@@ -107,6 +108,25 @@ gpu_curves = Table(
     Column("points", LargeBinary, nullable=False),
 )
 Index("gpu_curves_by_last", gpu_curves.c.last)
+
+# The samples of the last hour, a row for each node and round: when it was taken and when the node's
+# page arrived, and the packed samples (`slurmkit_accounting.gpu_use.recent`). In the order of time,
+# so that a round writes, and what is deleted frees, few pages of the database.
+gpu_samples = Table(
+    "gpu_samples",
+    metadata,
+    Column(
+        "cluster_id",
+        BigInteger,
+        ForeignKey("clusters.id"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("taken", BigInteger, primary_key=True, autoincrement=False),
+    Column("node", Text, primary_key=True),
+    _float_column("at"),
+    Column("samples", LargeBinary, nullable=False),
+)
 
 # How many GPUs of a type (empty: untyped) a cluster has from a time on, as ingests saw it. A row
 # for each change; 0 once there are none left.

@@ -1,8 +1,18 @@
-"""Tables of sacct data: clusters, ingests, runs, steps, revisions of runs, rejected lines."""
+"""Tables of slurmdbd's data: clusters, ingests, runs, steps, revisions, rejects, node events."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
 from slurmkit_accounting.ledger.schema.types import (
     Unsigned64,
@@ -34,6 +44,21 @@ spans = Table(
     foreign_key_column("clusters"),
     seconds_column("begin"),
     seconds_column("finish"),
+)
+
+# Times in which a node was down or drained, as slurmdbd has them; `end` is NULL while it lasts.
+node_events = Table(
+    "node_events",
+    metadata,
+    id_column(),
+    foreign_key_column("clusters"),
+    Column("node", Text, nullable=False),
+    seconds_column("start"),
+    seconds_column("end", nullable=True),
+    *(Column(name, Text, nullable=False) for name in ("state", "reason", "user")),
+    # GPUs of the node; NULL if unknown.
+    number_column("gpus", nullable=True),
+    UniqueConstraint("cluster_id", "node", "start", name="node_events_once"),
 )
 
 # One row per ingest; `ended` stays NULL if the ingest was cut off.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Dialect, ForeignKey, Integer, MetaData, TypeDecorator
 
-REVISION = "0008"
+REVISION = "0012"
 VERSION_TABLE = "ledger_version"
 _SIGN_BIT = 2**63
 

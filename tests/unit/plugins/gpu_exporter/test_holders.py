@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -199,6 +200,48 @@ def test_without_records_processes_name_their_job(tmp_path: Path, cgroup: str) -
     jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path)
     assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
     assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 0.5))) == ()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folder"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_{}/step_0\n", "system.slice/slurmstepd.scope"),
+        ("5:devices:/slurm/uid_1000/job_{}/step_batch\n", "devices/slurm/uid_1000"),
+    ],
+)
+def test_a_job_holds_its_gpu_also_while_no_process_is_on_it(
+    tmp_path: Path, cgroup: str, folder: str
+) -> None:
+    """Without records, the time in which a job does nothing was left out of its mean use."""
+    for pid, job in ((7, "41"), (8, "42")):
+        in_cgroup(tmp_path, pid, cgroup.format(job))
+        (tmp_path / "cgroup" / folder / f"job_{job}").mkdir(parents=True)
+    jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path, tmp_path / "cgroup")
+    assert jobs.jobs_on(0, reading()) == ()
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
+    assert jobs.jobs_on(0, reading()) == ("41",)
+    # Another job has it now, although the first has not ended.
+    assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 0.5))) == ("42",)
+    assert jobs.jobs_on(0, reading()) == ("42",)
+    (tmp_path / "cgroup" / folder / "job_42").rmdir()
+    assert jobs.jobs_on(0, reading()) == ()
+
+
+def test_a_record_of_a_job_without_a_cgroup_makes_no_gpu_shared(tmp_path: Path) -> None:
+    home = tmp_path / "cgroup" / "system.slice" / "slurmstepd.scope"
+    (home / "job_41").mkdir(parents=True)
+    now = int(time.time())
+    for job, start in (("900", 100), ("41", 200), ("43", now)):
+        record(tmp_path, 0, job, start)
+    jobs = JobFinder(SlurmGpus(shared=True), tmp_path, tmp_path, tmp_path / "cgroup")
+    # No job's cgroup was seen yet: perhaps jobs have none on this node.
+    assert jobs.jobs_on(0, reading()) == ("900", "41", "43")
+    in_cgroup(tmp_path, 7, "0::/system.slice/slurmstepd.scope/job_41/step_0\n")
+    # Job 43's prolog still runs, so its cgroup is not there yet.
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41", "43")
+    (home / "job_41").rmdir()
+    (tmp_path / "0" / "43").unlink()
+    assert jobs.jobs_on(0, reading()) == ("900", "41")  # one of them it must be
 
 
 @pytest.fixture

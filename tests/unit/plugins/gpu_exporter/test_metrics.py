@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from node_lab import NodeLab
 from nvml_stub import GPU_0, GPU_1, NODES, ROOT, TWO_GPUS, Stub
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
@@ -57,7 +58,8 @@ def make(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         reader = stub.reader()
         reader.open()
         made.append(reader)
-        return GpuCollector(node, reader, JobFinder(gpus or SlurmGpus(), tmp_path / "records"))
+        jobs = JobFinder(gpus or SlurmGpus(), tmp_path / "records")
+        return GpuCollector(node, reader, jobs, tmp_path / "checks")
 
     yield metrics
     for reader in made:
@@ -209,3 +211,27 @@ def test_the_exporter_says_when_it_started(make: Make) -> None:
     assert before <= started <= time.time()
     assert (value(found, "exporter_scrape_seconds") or -1) >= 0
     assert len(TWO_GPUS) == sum(name == "slurmkit_gpu_lost" for name, _ in found)
+
+
+def test_results_of_the_health_check_are_on_the_page(make: Make, tmp_path: Path) -> None:
+    """As node_check.py writes them; without them, or with half of them, the page has the rest."""
+    collector, node = make(), NodeLab(tmp_path / "node")
+    node.gpus({"hot": "Active"}, {})
+    shown = series(collector.page("")[1])
+    assert not any(name.startswith("slurmkit_node_check") for name, _ in shown)
+    env = node.environment | {"SLURMKIT_NODE_CHECKS": str(tmp_path / "checks")}
+    assert node.run(env=env).returncode == 0
+    shown = series(collector.page("")[1])
+    found = {
+        (labels["check"], labels["state"], labels["serial"])
+        for name, pairs in shown
+        if name == "slurmkit_node_check" and (labels := dict(pairs))
+    }
+    assert ("throttle", "note", "1320922000000") in found
+    assert ("ecc", "ok", "") in found
+    assert not {check for check, _, _ in found} & {"infiniband", "leftovers"}
+    assert shown["slurmkit_node_check_time_seconds", (("node", "n1"),)] > time.time() - 1000
+    (tmp_path / "checks" / "health.json").write_text('{"checks": [{"state": "ok"}]}', "utf-8")
+    shown = series(collector.page("")[1])
+    assert not any(name.startswith("slurmkit_node_check") for name, _ in shown)
+    assert shown

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from nvml_stub import GPU_0, GPU_1, NODES, STUB, TWO_GPUS, Stub
@@ -156,6 +157,47 @@ def test_a_gpu_that_is_lost_at_the_start_is_looked_for(
     reader.close()
 
 
+class _Counted(NvmlReader):
+    """A reader that counts the starts of the driver's library."""
+
+    starts = 0
+
+    def open(self) -> None:
+        self.starts += 1
+        super().open()
+
+
+@pytest.mark.parametrize("at_the_start", [False, True])
+def test_a_gpu_that_stays_lost_begins_the_driver_anew_ever_more_seldom(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, at_the_start: bool
+) -> None:
+    """What the library gathers about the other GPUs must not be lost each minute for days."""
+    now = [0.0]
+    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    if at_the_start:
+        stub.play(0, "error", "15")
+    reader = _Counted(stub.said.append)
+    reader.open()
+    reader.read()
+    stub.play(0, "error", "15")
+    reader.read()
+    starts = []
+    for minute in range(1, 4 * 60):
+        now[0], before = minute * 60.0, reader.starts
+        reader.read()
+        starts += [minute] * (reader.starts - before)
+    assert starts == [1, 3, 7, 15, 31, 63, 127, 191]
+    stub.play(0, "error", "0")
+    now[0] += 3840
+    assert {each.lost for each in reader.read()} == {False}
+    stub.play(0, "error", "15")
+    reader.read()
+    now[0], before = now[0] + 60, reader.starts
+    reader.read()
+    assert reader.starts == before + 1  # lost anew: it is looked for soon again
+    reader.close()
+
+
 def test_a_driver_that_is_reloaded_is_opened_again(stub: Stub, reader: NvmlReader) -> None:
     reader.read()
     error = stub.folder / "error"
@@ -212,6 +254,22 @@ def test_processes_with_what_the_driver_says_of_each(stub: Stub, reader: NvmlRea
         (11, 1048576, 0.5),
         (12, None, 0),
     ]
+
+
+def test_a_client_of_mps_without_a_sample_is_unknown_and_not_idle(
+    stub: Stub, reader: NvmlReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What clients do may count for the MPS server; the stub has no such list."""
+    clients = [SimpleNamespace(pid=12, usedGpuMemory=512), SimpleNamespace(pid=13, usedGpuMemory=9)]
+    monkeypatch.setattr(
+        nvml.pynvml, "nvmlDeviceGetMPSComputeRunningProcesses_v3", lambda _: clients
+    )
+    stub.play(0, "process", "11,1048576,50", "process", "13,9,20", "process", "14,9,0")
+    reader.read()
+    processes = by_uuid(reader.read())[GPU_0].processes
+    assert processes
+    known = {each.pid: each.utilization for each in processes}
+    assert known == {11: 0.5, 12: None, 13: 0.2, 14: 0.0}
 
 
 def test_no_sample_of_processes_yet_is_unknown(stub: Stub, reader: NvmlReader) -> None:

@@ -55,6 +55,34 @@ def status(url: str, method: str = "GET", **headers: str) -> int:
             return error.code
 
 
+def test_a_port_that_a_job_could_take_is_said(stub: Stub, library: Path, tmp_path: Path) -> None:
+    """A token would be sent to whoever listens there while the exporter is stopped."""
+    token = tmp_path / "token"
+    token.write_text("secret\n", "ascii")
+    token.chmod(0o600)
+    for words in ((), ("--token-file", str(token))):
+        with start(library, "--listen", "127.0.0.1:0", *words) as process:
+            assert process.stderr
+            said = [process.stderr.readline()]
+            while said[-1] and not said[-1].startswith("serving"):
+                said.append(process.stderr.readline())
+            process.kill()
+            process.communicate()
+        found = re.search(r"://127.0.0.1:(\d+)/", said[-1])
+        assert found
+        risk = f"a job can listen on port {found[1]} and be sent the token; use a port below 1024"
+        assert (risk in "".join(said)) == bool(words)
+
+
+def test_a_port_that_needs_root_names_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> socket.socket:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", refuse)  # the tests may run as root
+    with pytest.raises(SlurmkitError, match="CAP_NET_BIND_SERVICE"):
+        server.listen("127.0.0.1:332")
+
+
 def test_it_serves_until_sigterm_within_its_budget(stub: Stub, library: Path) -> None:
     """60 MB, and 1 % of a core at a scrape each 15 seconds."""
     stub.set_up_node(ROOT / "docker/conf/nvml/c2")
