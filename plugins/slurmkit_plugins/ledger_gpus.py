@@ -5,7 +5,7 @@ A user sees the GPUs of their own jobs, a PI those of their groups, an operator 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from slurmkit_accounting import read
@@ -31,10 +31,13 @@ class LedgerGpus:
         back = min(max(int(seconds), _NEWEST), _MOST_SECONDS)
         with read.ledger(self._db) as books:
             found = read.gpu_use_now(books, nodes=sorted(nodes), seconds=back)
+        jobs_on = Counter((gpu.cluster, gpu.node, gpu.index) for gpu in found)
         by_node: dict[str, list[GpuSample]] = defaultdict(list)
         clusters: dict[str, set[str]] = defaultdict(set)
         for gpu in found:
-            by_node[gpu.node] += _samples(gpu, past=seconds > 0)
+            # What one job does on a shared GPU is not what the GPU does; the others may be hidden.
+            if not gpu.shared or jobs_on[gpu.cluster, gpu.node, gpu.index] > 1:
+                by_node[gpu.node] += _samples(gpu, past=seconds > 0)
             clusters[gpu.node].add(gpu.cluster)
         # Which of two clusters with a node of that name is meant is unknown here.
         return {

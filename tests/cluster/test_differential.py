@@ -43,8 +43,6 @@ PartitionName=defgpu Nodes=c[1-2] DefCpuPerGPU=4 DefMemPerGPU=8192
 PartitionName=fewcpus Nodes=c[1-2],c7 MaxCPUsPerNode=8
 PartitionName=members Nodes=c[3-4] AllowAccounts=vision
 PartitionName=others Nodes=c7 DenyAccounts=vision
-PartitionName=urgent Nodes=c[1-3] AllowQos=high
-PartitionName=patient Nodes=c7 DenyQos=high
 PartitionName=team Nodes=c7 AllowGroups=genomics
 PartitionName=excl Nodes=c[6-7] OverSubscribe=EXCLUSIVE
 PartitionName=mixed Nodes=c[1-4],c7
@@ -52,8 +50,13 @@ PartitionName=drained Nodes=c7 State=DRAIN
 PartitionName=closed Nodes=c7 State=DOWN
 PartitionName=off Nodes=c7 State=INACTIVE
 """
-# slurmctld does not start with a partition whose QOS is not there yet.
-JUDGED = "PartitionName=judged Nodes=c[1-2] QOS=narrow\n"
+# slurmctld does not start with a partition whose QOS is not there yet; from 26.05 on that is also
+# so of the QOS that it allows and denies.
+JUDGED = """
+PartitionName=judged Nodes=c[1-2] QOS=narrow
+PartitionName=urgent Nodes=c[1-3] AllowQos=high
+PartitionName=patient Nodes=c7 DenyQos=high
+"""
 FEATURES = {
     "NodeName=c[1-2] Gres=gpu:a100:8": "intel,nvlink",
     "NodeName=c3 Gres=gpu:h100:4,shard:16": "amd,nvlink",

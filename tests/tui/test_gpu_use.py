@@ -39,6 +39,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import BadInput, LedgerError
 from slurmkit.state.gpumap import read_gpus
+from slurmkit.state.gpumap_model import Gpu
 
 HOUR = 60  # samples
 
@@ -78,7 +79,8 @@ def test_old_samples_have_their_age(age: float, passed: float, words: str) -> No
         ([0] * 30 + [None, 0] * 15, 20, True),  # a sample each two minutes
         ([None] * HOUR, 20, False),
         ([0] * HOUR, 1200, False),  # nobody knows what it does now
-        ([0] * 40 + [None] * 19 + [0.4], 20, True),
+        ([0] * 40 + [None] * 4 + [0.4], 20, True),
+        ([0] * 40 + [None] * 19 + [0.4], 20, False),  # nobody knows what it did between
     ],
 )
 def test_a_gpu_is_idle_after_15_minutes_at_zero(
@@ -176,11 +178,11 @@ def cells(app: SlurmkitApp) -> dict[str, str]:
 async def test_the_map_by_use_has_signs_for_idle_and_for_unknown() -> None:
     app = many(
         gpu_now("1", "c1", 0, *[100] * HOUR),
-        gpu_now("2", "c1", 1, *[90] * 30, *[0] * 30),
+        gpu_now("1", "c1", 1, *[90] * 30, *[0] * 30),
         gpu_now("3", "c1", 2, *[90] * 50, *[0] * 10),
-        gpu_now("4", "c1", 3, *[50] * HOUR, age=400.0),  # five minutes and more are too old
-        gpu_now("5", "c6", 0, 30),  # shared by two
-        gpu_now("6", "c6", 0, 40),
+        gpu_now("3", "c1", 3, *[50] * HOUR, age=400.0),  # five minutes and more are too old
+        gpu_now("11", "c6", 0, 30),  # shared by two
+        gpu_now("12", "c6", 0, 40),
         gpu_now("7", "c1", 7, *[0] * HOUR),  # free by now
     )
     async with app.run_test(size=(120, 30)) as pilot:
@@ -197,6 +199,19 @@ async def test_the_map_by_use_has_signs_for_idle_and_for_unknown() -> None:
         assert ". free" in shown
         await pilot.press("b")
         await expect_text(pilot, "GPUs by user", "alice:")
+
+
+def test_a_gpu_whose_other_jobs_one_may_not_see_is_unknown() -> None:
+    """Nor do the samples of a job that has just ended say anything about the next one."""
+    idle = [0] * HOUR
+    mine = msgspec.structs.replace(gpu_now("5", "c3", 1, *idle), shared=True)
+    alone = msgspec.structs.replace(gpu_now("2", "c3", 0, *idle), shared=True)
+    ended = gpu_now("99", "c1", 0, *[100] * HOUR)
+    gpus = read_gpus(Recorded().slurm).gpus
+    assert GpusNow((mine, alone, ended), NOW).by_gpu("lab", gpus, NOW) == {}
+    other = msgspec.structs.replace(gpu_now("4", "c3", 1, 90), shared=True)
+    both = GpusNow((mine, other, ended, gpu_now("1", "c1", 0, 7)), NOW).by_gpu("lab", gpus, NOW)
+    assert both == {("c3", 1): (90, False), ("c1", 0): (7, False)}
 
 
 async def test_help_explains_the_signs_of_use() -> None:
@@ -219,7 +234,7 @@ async def test_the_map_by_use_on_a_terminal_without_block_characters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "vt220")
-    app = many(gpu_now("1", "c1", 0, *[100] * HOUR), gpu_now("2", "c1", 1, 0))
+    app = many(gpu_now("1", "c1", 0, *[100] * HOUR), gpu_now("1", "c1", 1, 0))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("b", "b", "b")
         await expect_text(pilot, "12345678 used 0% to 100% now")
@@ -375,7 +390,8 @@ def test_the_ledger_answers_both_questions() -> None:
     assert (found[0].memory_mib, found[0].watts) == (10240, 300)
     assert [found[0].is_idle, found[1].is_idle] == [False, True]
     assert sum_up(now.by_job(None)["1"], 2).words == "40%"
-    assert now.by_gpu(None, now.taken)["c1", 1] == (0.0, True)
+    held = [Gpu(node="c1", index=at, type="a100", state="held", job_id="1") for at in (0, 1)]
+    assert now.by_gpu(None, held, now.taken)["c1", 1] == (0.0, True)
     with pytest.raises(BadInput, match="no run of job 77"):
         composed.read_gpus_of_job("77")
 

@@ -31,8 +31,10 @@ class _NotifyGroup(click.Group):
     """A group whose default is to watch jobs: `slurmkit notify 12` needs no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args[:1] in (["-h"], ["--help"]) or args[:1] == ["settings"]:
+        if args[:1] == ["settings"]:
             return super().parse_args(ctx, args)
+        if {"-h", "--help"} & set(args):
+            return super().parse_args(ctx, ["--help"])
         ctx.params["job_ids"] = tuple(args)
         return []
 

@@ -29,7 +29,11 @@ from slurmkit_accounting.ingest.enter import (
     enter_batch,
     find_or_add_cluster,
 )
-from slurmkit_accounting.ingest.node_events import read_node_events, record_node_events
+from slurmkit_accounting.ingest.node_events import (
+    begin_of_events,
+    read_node_events,
+    record_node_events,
+)
 from slurmkit_accounting.ingest.retract import ExpectedRuns
 from slurmkit_accounting.ingest.steps import enter_steps, enter_summaries
 from slurmkit_accounting.ledger.coverage import CoveredSpan, add_span, load_spans
@@ -138,7 +142,9 @@ def ingest(
             current, shapes=NodeGpus(slurm, started - OVERLAP_SECONDS)
         )
         capacity = read_capacity(slurm)
-        events = read_node_events(slurm, name, window[0])
+        with ledger.transaction() as connection:
+            events_begin = begin_of_events(connection, current.cluster, window[0])
+        events = read_node_events(slurm, name, events_begin)
         sacct = SacctReader(slurm, steps=steps, user=only)
         reading = _SacctIngest(ledger, current, window, progress)
         reading.enter(sacct.windows(reading.days))

@@ -16,11 +16,14 @@ from sqlalchemy import Connection, insert, select, update
 from slurmkit.errors import SlurmError
 from slurmkit.formats.tres import gpu_count
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit_accounting.ledger.coverage import load_spans
 from slurmkit_accounting.ledger.schema.runs import node_events
 
 FIELDS = ("NodeName", "Start", "End", "State", "TRES", "User", "Reason")
-# Beginnings of slurmctld's words for a node that saves power, starts anew or is maintained.
-_IN_ORDER = ("POW", "BOOT", "FUTR", "MAINT")
+# Beginnings of slurmctld's words for a node that is out of use. It has events of others, too: of
+# those that save power (`IDLE~`), start anew (`BOOT^`) or are maintained (`MAINT`).
+_OUT_OF_USE = ("DOWN", "DRAIN", "DRNG", "FAIL", "INVAL")
+_MOST = 2**63 - 1  # no database takes a larger number
 
 
 class NodeEvent(NamedTuple):
@@ -69,23 +72,42 @@ def parse_node_events(text: str) -> list[NodeEvent]:
 
     Times are epoch seconds (SLURM_TIME_FORMAT=%s); one without an end has `Unknown`.
     """
-    events = []
-    for line in text.splitlines():
+    events = {}
+    for line in text.split("\n"):
         parts = line.split("|", len(FIELDS) - 1)
-        if len(parts) == len(FIELDS) and parts[0] and parts[1].isdigit():
+        if len(parts) == len(FIELDS) and parts[0] and parts[3].startswith(_OUT_OF_USE):
             node, start, end, state, tres, user, reason = parts
-            if not state.startswith(_IN_ORDER):
-                until = int(end) if end.isdigit() else None
+            begin, until = _seconds(start), _seconds(end)
+            if begin is not None and (until is not None or not end.isdecimal()):
                 name = user.partition("(")[0]
-                gpus = _gpus(tres)
-                events.append(NodeEvent(node, int(start), until, state, reason, name, gpus))
-    return sorted(events, key=lambda event: (event.start, event.node))
+                event = NodeEvent(node, begin, until, state, reason, name, _gpus(tres))
+                events[node, begin] = event
+    return sorted(events.values(), key=lambda event: (event.start, event.node))
+
+
+def _seconds(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 def _gpus(tres: str) -> int | None:
     with suppress(ValueError):
-        return gpu_count(tres) if tres else None
+        count = gpu_count(tres)
+        return count if tres and 0 <= count <= _MOST else None
     return None
+
+
+def begin_of_events(connection: Connection, cluster: int, begin: int) -> int:
+    """Return the time from which to read events: all of the ledger's time if it has none yet.
+
+    Args:
+        connection: to the ledger.
+        cluster: its id in the ledger.
+        begin: epoch seconds at which the window of the ingest begins.
+    """
+    mine = node_events.c.cluster_id == cluster
+    if connection.scalar(select(node_events.c.id).where(mine).limit(1)) is not None:
+        return begin
+    return min([begin, *(span.begin for span in load_spans(connection, cluster))])
 
 
 def record_node_events(

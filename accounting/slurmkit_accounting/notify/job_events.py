@@ -14,10 +14,13 @@ from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.job_mail import WAITING, job_events
+from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.notify.notices import KIND
 from slurmkit_accounting.notify.spool import JobEvent, read_spool
 
 _BATCH = 2000  # events of the spool in one transaction
 _KEEP_SECONDS = 7 * 86400  # an event that comes again in this time is known
+_KEEP_MAILS_SECONDS = 90 * 86400  # longer than an array's mail about its start must be known
 _COLUMNS = (
     "digest", "cluster", "job_id_raw", "array_id", "whole_array", "kind", "user", "uid", "address",
     "at", "facts",
@@ -115,8 +118,13 @@ def begin_mailing(connection: Connection, rows: Collection[int], mailing: str) -
 
 
 def finish_events(connection: Connection, rows: Collection[int]) -> None:
-    """Record that events wait no longer; forget those that were finished long ago."""
-    now = int(time.time())
+    """Record that events wait no longer."""
     of_these = in_values(connection, job_events.c.id, rows)
-    connection.execute(update(job_events).where(of_these).values(done=now))
+    connection.execute(update(job_events).where(of_these).values(done=int(time.time())))
+
+
+def forget_finished(connection: Connection, now: int) -> None:
+    """Forget events that were finished long ago, and their mails; both tables are read in full."""
     connection.execute(delete(job_events).where(job_events.c.done < now - _KEEP_SECONDS))
+    old = mailings.c.intended < now - _KEEP_MAILS_SECONDS
+    connection.execute(delete(mailings).where(mailings.c.kind == KIND, old))

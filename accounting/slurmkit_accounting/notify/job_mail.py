@@ -8,6 +8,7 @@ not take is tried again for a day.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,6 +32,7 @@ from slurmkit_accounting.notify.job_events import (
     WaitingEvent,
     begin_mailing,
     finish_events,
+    forget_finished,
     load_waiting_events,
     take_over,
 )
@@ -52,8 +54,11 @@ from slurmkit_accounting.plugins import Notice, Notifier, notifier
 
 _BAD: frozenset[EventKind] = frozenset(("fail", "requeue", "time", "depend"))
 _NOT_IN_DIGEST: frozenset[EventKind] = frozenset(("begin", "time", "stage_out", "other"))
-_MOST_MAILS = 200  # in one round
-_MOST_FAILURES = 3  # mails in a row that are not taken: the server is away
+_MOST_MAILS = 200  # in one round of mails at once, so that new ones are seen meanwhile
+# Mails of one user that are not taken in a round: the others wait. So many users in a row: the
+# server is away.
+_MOST_FAILURES = 3
+_FORGET_SECONDS = 3600  # between two times that what is long over is forgotten
 _MOST_ADDRESSES = 5
 _GIVE_UP_SECONDS = 86400
 _FIRST_PAUSE, _LONGEST_PAUSE = 60, 3600  # seconds before a mail is tried again
@@ -123,6 +128,7 @@ class JobMailer:
         self._cluster = ""
         self._notifiers: dict[str, Notifier] = {}
         self._again: dict[str, _Retry] = {}
+        self._forgotten = 0  # when, epoch seconds
 
     def run(self, now: int | None = None) -> str:
         """Take over the spool and send the mails that are due.
@@ -142,9 +148,11 @@ class JobMailer:
         moment = int(time.time()) if now is None else now
         with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job mail"):
             damaged = take_over(ledger, Path(self._section.spool)).damaged
+            self._forget(ledger, moment)
             at_once, _ = self._wanted(ledger)
             jobs, plan = self._readers(ledger)
-            result = self._send_all(ledger, jobs, plan.at_once(at_once, moment), moment)
+            due = plan.at_once(at_once, moment)
+            result = self._send_all(ledger, jobs, due, moment, most=_MOST_MAILS)
         result.damaged = damaged
         return _said(result)
 
@@ -157,6 +165,12 @@ class JobMailer:
             jobs, plan = self._readers(ledger)
             result = self._send_all(ledger, jobs, plan.of_the_day(daily, moment), moment)
         return _said(result)
+
+    def _forget(self, ledger: Ledger, now: int) -> None:
+        if now - self._forgotten >= _FORGET_SECONDS:
+            with ledger.transaction() as connection:
+                forget_finished(connection, now)
+            self._forgotten = now
 
     def _readers(self, ledger: Ledger) -> tuple[EndedJobs, MailingPlan]:
         self._notifiers = {}  # they read their settings anew
@@ -188,28 +202,40 @@ class JobMailer:
         return at_once, daily
 
     def _send_all(
-        self, ledger: Ledger, jobs: EndedJobs, due: Iterable[Mailing], now: int
+        self,
+        ledger: Ledger,
+        jobs: EndedJobs,
+        due: Iterable[Mailing],
+        now: int,
+        *,
+        most: int | None = None,
     ) -> RoundResult:
         """Send mails until all are sent, the round has sent enough, or the server is away."""
-        result, in_a_row = RoundResult(), 0
+        result = RoundResult()
+        failures: Counter[str] = Counter()  # by user
+        in_a_row: set[str] = set()  # users
         for mailing in due:
             self._check()
-            known = self._again.get(mailing.about)
+            user, known = mailing.first.user, self._again.get(mailing.about)
             if known is not None and known.at > now:
                 result.add_failure(known.why)
                 continue
+            if failures[user] >= _MOST_FAILURES:
+                result.add_failure("")
+                continue
             why = self._send(ledger, jobs, mailing, result)
             if not why:
-                in_a_row = 0
+                in_a_row.clear()
                 self._again.pop(mailing.about, None)
             elif self._is_too_late(ledger, mailing, now):
                 self._give_up(ledger, mailing, why, result)
             else:
-                in_a_row += 1
+                failures[user] += 1
+                in_a_row.add(user)
                 result.add_failure(why)
                 pause = min(known.pause * 2, _LONGEST_PAUSE) if known else _FIRST_PAUSE
                 self._again[mailing.about] = _Retry(now + pause, pause, why)
-            if result.sent >= _MOST_MAILS or in_a_row >= _MOST_FAILURES:
+            if len(in_a_row) >= _MOST_FAILURES or (most is not None and result.sent >= most):
                 break
         return result
 
@@ -223,6 +249,7 @@ class JobMailer:
             self._give_up(ledger, mailing, trouble, result)
             return ""
         made: list[Notice] = []
+        failed: list[str] = []
 
         def notice() -> Notice:
             if not made:
@@ -233,13 +260,15 @@ class JobMailer:
             once = NoticeKey(KIND, mailing.about, f"{name}:{mailing.first.address}")
             outcome, why = send_once(ledger, once, notice, self._notifier(name).send)
             if outcome is DeliveryOutcome.FAILED:
-                return f"{name}: {why}"
+                failed.append(f"{name}: {why}")
+                continue
             result.sent += outcome is DeliveryOutcome.SENT
             if why:  # it may have arrived, so it is not sent again
                 result.given_up.append(f"{_of(mailing)} may have arrived: {why}")
-        with ledger.transaction() as connection:
-            finish_events(connection, mailing.rows)
-        return ""
+        if not failed:
+            with ledger.transaction() as connection:
+                finish_events(connection, mailing.rows)
+        return "; ".join(failed)
 
     def _notifier(self, name: str) -> Notifier:
         if name not in self._notifiers:

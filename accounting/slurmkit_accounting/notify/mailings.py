@@ -31,6 +31,7 @@ _SEVERAL = "several/"
 
 _Groups = dict[tuple[object, ...], list[WaitingEvent]]
 _Runs = dict[tuple[str, int], list[EndedRun]]
+_UsersArrays = set[tuple[str, str]]  # user and array
 
 
 class Mailing(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +112,9 @@ class MailingPlan:
         """Yield the mails that were tried before, with the same events."""
         groups = {about: _grouped(events) for about, events in begun.items()}
         every = [events for found in groups.values() for events in found.values()]
-        queued, runs = self._queued_arrays(every), self._runs(every)
+        unfinished, runs = self._unfinished_arrays(every), self._runs(every)
         for about, found in groups.items():
-            parts = [self._mailing(events, runs, queued) for events in found.values()]
+            parts = [self._mailing(events, runs, unfinished) for events in found.values()]
             if about.startswith(_SEVERAL):
                 yield msgspec.structs.replace(_several(parts), about=about)
             else:
@@ -138,10 +139,10 @@ class MailingPlan:
         A mail waits until the ledger has the end, so that it can tell what was used.
         """
         groups = list(_grouped(each for each in waiting if each.event.kind in ENDS).values())
-        queued = self._queued_arrays(groups)
+        unfinished = self._unfinished_arrays(groups)
         runs = self._runs(groups)
         for events in groups:
-            mailing = self._mailing(events, runs, queued)
+            mailing = self._mailing(events, runs, unfinished)
             if mailing.is_over:
                 known = len(mailing.ended) == len({each.event.job_id_raw for each in events})
                 waited = now - events[-1].event.at >= self._section.ledger_minutes * 60
@@ -151,11 +152,13 @@ class MailingPlan:
             if due:
                 yield mailing
 
-    def _mailing(self, events: list[WaitingEvent], runs: _Runs, queued: set[str] | None) -> Mailing:
+    def _mailing(
+        self, events: list[WaitingEvent], runs: _Runs, unfinished: _UsersArrays
+    ) -> Mailing:
         first = events[0].event
         found = {
             each.event.job_id_raw: latest_run(
-                runs.get((first.cluster, each.event.job_id_raw), ()), first.at
+                runs.get((first.cluster, each.event.job_id_raw), ()), each.event.ended_since
             )
             for each in events
         }
@@ -163,7 +166,7 @@ class MailingPlan:
             about=_about(first),
             events=tuple(events),
             ended={job: run for job, run in found.items() if run is not None},
-            is_over=_says_it_is_over(events) or (queued is not None and first.array not in queued),
+            is_over=_says_it_is_over(events) or (first.user, first.array) not in unfinished,
         )
 
     def _runs(self, groups: Iterable[list[WaitingEvent]]) -> _Runs:
@@ -179,27 +182,36 @@ class MailingPlan:
             for job, found in self._jobs.runs(cluster, jobs).items()
         }
 
-    def _queued_arrays(self, groups: Iterable[list[WaitingEvent]]) -> set[str] | None:
-        """Return which arrays have tasks that wait or run; None if slurmctld does not answer."""
+    def _unfinished_arrays(self, groups: Iterable[list[WaitingEvent]]) -> _UsersArrays:
+        """Return which arrays have tasks that wait or run, or may have: Slurm does not answer."""
         unsure = [
             events[0].event
             for events in groups
             if events[0].event.kind in ENDS and not _says_it_is_over(events)
         ]
-        of_slurm = {event.array for event in unsure if "array_token" not in event.facts}
-        split = {event.user: event for event in unsure if "array_token" in event.facts}
+        of_slurm = {(event.user, event.array) for event in unsure if not _is_split(event)}
+        split: dict[str, list[JobEvent]] = defaultdict(list)
+        for event in unsure:
+            if _is_split(event):
+                split[event.user].append(event)
         try:
-            queued = read_queued_ids(CommandsBackend(self._slurm), of_slurm)
-            for user, event in split.items():
+            queued = read_queued_ids(CommandsBackend(self._slurm), {array for _, array in of_slurm})
+            unfinished = {each for each in of_slurm if each[1] in queued}
+        except SlurmkitError:
+            unfinished = of_slurm
+        for user, events in split.items():
+            arrays = {event.array for event in events}
+            try:
                 # The parts of an array that was split are known by their comments alone, which
                 # count in a user's own jobs.
-                own = OwnersSlurm(self._slurm, event)
+                own = OwnersSlurm(self._slurm, events[0])
                 rows = read_queue(own, QueueFilter(users=(user,))).rows
                 tags = (parse_array_tag(row.comment) for row in rows)
-                queued |= {tag.token for tag in tags if tag is not None}
-        except SlurmkitError:
-            return None
-        return queued
+                arrays &= {tag.token for tag in tags if tag is not None}
+            except SlurmkitError:  # also of a user whom Slurm does not know any more
+                pass
+            unfinished |= {(user, array) for array in arrays}
+        return unfinished
 
 
 def _split(
@@ -231,9 +243,12 @@ def _says_it_is_over(events: list[WaitingEvent]) -> bool:
     """Return whether slurmctld's events alone say that the job, or all of its array, has ended."""
     if not events[0].event.array:
         return True
-    return "array_token" not in events[0].event.facts and any(
-        each.event.whole_array for each in events
-    )
+    return not _is_split(events[0].event) and any(each.event.whole_array for each in events)
+
+
+def _is_split(event: JobEvent) -> bool:
+    """Return whether slurmkit sent the array as several arrays of Slurm."""
+    return "array_token" in event.facts
 
 
 def _several(mailings: list[Mailing]) -> Mailing:

@@ -24,7 +24,6 @@ from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.tally import Tally
 from slurmkit_accounting.usage.bins import UsageRun, parse_alloc_tres, usage_in_window
 
-_EARLY_SECONDS = 3600  # by which the end of a run may lie before the event about it
 _MORE = (
     "job_id_raw", "time_limit", "gpu_mem_peak_mib", "gpu_idle_seconds",
 )  # fmt: skip
@@ -109,9 +108,9 @@ def load_ended_runs(
 def latest_run(ended: Iterable[EndedRun], since: int) -> EndedRun | None:
     """Return the last run that ended at or after a time; None if there is none.
 
-    Runs that ended more than an hour before it are of earlier events, or of another job.
+    Earlier ones are of the time before the job was requeued, or of another job.
     """
-    late = [each for each in ended if (each.run.end or 0) >= since - _EARLY_SECONDS]
+    late = [each for each in ended if (each.run.end or 0) >= since]
     return max(late, key=lambda each: each.run.submit, default=None)
 
 

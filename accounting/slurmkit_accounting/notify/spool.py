@@ -7,6 +7,7 @@ user names and addresses are text that users choose.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -44,6 +45,7 @@ _SHOWN = {
     "JOB_PARTITION": "partition",
     "JOB_STATE": "state",
     "JOB_EXIT_CODE2": "exit_code",
+    "JOB_END_TIME": "ended",
     "JOB_RUN_TIME": "run_time",
     "JOB_QUEUED_TIME": "queued_time",
     "JOB_NODELIST": "nodes",
@@ -51,6 +53,8 @@ _SHOWN = {
     "HET_JOB_ID": "het_job",
 }
 _NO_VALUE = 2**32 - 2  # slurmctld's NO_VAL
+_LATE_SECONDS = 300  # after the end of a job by which slurmctld calls MailProg
+_NO_FILES = frozenset((errno.ELOOP, errno.ENXIO))  # of a link and of a socket
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +101,15 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         return self.facts.get("array_token") or str(self.array_id)
 
+    @property
+    def ended_since(self) -> int:
+        """When the job of an event about its end has ended, or a time shortly before that.
+
+        22.05 does not say when.
+        """
+        ended = _number(self.facts.get("ended", ""))
+        return min(ended, self.at) if ended else self.at - _LATE_SECONDS
+
 
 class SpooledFile(msgspec.Struct, frozen=True):
     """A file of the spool; `event` is None if it is no event."""
@@ -109,7 +122,7 @@ def read_spool(folder: Path, most: int) -> Iterator[SpooledFile]:
     """Read at most so many events of the spool, oldest first.
 
     Raises:
-        BadConfig: when the folder cannot be read.
+        BadConfig: when the folder or an event cannot be read.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -125,7 +138,14 @@ def read_spool(folder: Path, most: int) -> Iterator[SpooledFile]:
             yield SpooledFile(path, parse_event(_read_file(path)))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError):
+        except ValueError:
+            yield SpooledFile(path, None)
+        except OSError as error:
+            if error.errno not in _NO_FILES:
+                raise BadConfig(
+                    f"[job_mail] spool: cannot read {path}: {error.strerror}; the folder must have"
+                    " the group of this account and mode 2770, as docs/service.md says"
+                ) from error
             yield SpooledFile(path, None)
 
 

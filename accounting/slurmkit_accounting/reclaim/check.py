@@ -21,7 +21,7 @@ from slurmkit_accounting.reclaim.idleness import (
     Idleness,
     Step,
     has_worked_since,
-    make_traces,
+    make_curves,
     replay,
 )
 from slurmkit_accounting.reclaim.policy import Policies, ReclaimJob, ReclaimPolicy, choose_policy
@@ -215,10 +215,10 @@ def _check_run(
     zone: Zone,
     kept_until: float,
 ) -> PolicyResult:
-    traces = make_traces(uses, policy)
-    done = tuple(replay(traces, job, policy, until=end, zone=zone, kept_until=kept_until))
+    curves = make_curves(uses, policy)
+    done = tuple(replay(curves, job, policy, until=end, zone=zone, kept_until=kept_until))
     if done:
-        again = has_worked_since(traces, job, policy, done[0][1].at, end)
+        again = has_worked_since(curves, job, policy, done[0][1].at, end)
         return PolicyResult(job=job, policy=name, end=end, done=done, worked_again=again)
     thin = len(uses) != job.gpus or any(
         use.curve is None or use.covered_share(end) < policy.covered for use in uses

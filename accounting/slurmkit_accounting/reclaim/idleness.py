@@ -94,7 +94,7 @@ class PastAct(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-class GpuTrace:
+class GpuIdleCurve:
     """The curve of one GPU, prepared so that any window of it is judged at once.
 
     Args:
@@ -170,18 +170,18 @@ class GpuTrace:
         return point_end < oldest or exact < oldest - self.use.interval
 
 
-def make_traces(uses: Iterable[GpuUse], policy: ReclaimPolicy) -> list[GpuTrace]:
+def make_curves(uses: Iterable[GpuUse], policy: ReclaimPolicy) -> list[GpuIdleCurve]:
     """Prepare the curves of a run's GPUs for a policy."""
-    return [GpuTrace(use, policy.below) for use in uses]
+    return [GpuIdleCurve(use, policy.below) for use in uses]
 
 
 def judge_job(
-    traces: Sequence[GpuTrace], job: ReclaimJob, policy: ReclaimPolicy, begin: float, at: float
+    curves: Sequence[GpuIdleCurve], job: ReclaimJob, policy: ReclaimPolicy, begin: float, at: float
 ) -> Idleness:
     """Judge a job's GPUs from `begin` to `at`."""
-    if not job.gpus or len(traces) != job.gpus:
+    if not job.gpus or len(curves) != job.gpus:
         return Idleness("unknown", begin, at)
-    gpus = tuple(trace.judge(begin, at, policy.covered) for trace in traces)
+    gpus = tuple(curve.judge(begin, at, policy.covered) for curve in curves)
     found = Idleness("busy", begin, at, gpus)
     if any(each.state == "unknown" for each in gpus):
         return msgspec.structs.replace(found, state="unknown")
@@ -191,7 +191,7 @@ def judge_job(
 
 
 def next_step(
-    traces: Sequence[GpuTrace],
+    curves: Sequence[GpuIdleCurve],
     job: ReclaimJob,
     policy: ReclaimPolicy,
     past: Iterable[PastAct],
@@ -203,7 +203,7 @@ def next_step(
     """Return what a policy does about a run at a time, and the samples that say so.
 
     Args:
-        traces: the curves of its GPUs, as known at that time.
+        curves: the curves of its GPUs, as known at that time.
         job: the run.
         policy: the policy that decides about it.
         past: what was done about the run before.
@@ -219,20 +219,20 @@ def next_step(
     if at - floor < length or policy.exemption(job) or not policy.acts_at(at, zone):
         return None
     begin = floor if policy.window == "first" else at - length
-    found = judge_job(traces, job, policy, begin, at)
+    found = judge_job(curves, job, policy, begin, at)
     if found.state != "idle":
         return None
     spell = [
         act
         for act in past
-        if act.at >= kept_until and not has_worked_since(traces, job, policy, act.at, at)
+        if act.at >= kept_until and not has_worked_since(curves, job, policy, act.at, at)
     ]
     step = _step_of_spell(policy, spell, at)
     return None if step is None else (step, found)
 
 
 def replay(
-    traces: Sequence[GpuTrace],
+    curves: Sequence[GpuIdleCurve],
     job: ReclaimJob,
     policy: ReclaimPolicy,
     *,
@@ -245,7 +245,7 @@ def replay(
     It ends with the step `take`, after which the run would not have gone on.
 
     Args:
-        traces: the whole curves.
+        curves: the whole curves.
         job: the run.
         policy: the policy.
         until: end of the run, or of what is looked at; epoch seconds.
@@ -253,13 +253,13 @@ def replay(
         kept_until: see there.
     """
     done: list[tuple[Step, Idleness]] = []
-    if not may_be_idle(traces, job, policy):
+    if not may_be_idle(curves, job, policy):
         return done
     past: list[PastAct] = []
-    for at in max(traces, key=lambda trace: trace.step).moments():
+    for at in max(curves, key=lambda curve: curve.step).moments():
         if at > until:
             break
-        found = next_step(traces, job, policy, past, at=at, zone=zone, kept_until=kept_until)
+        found = next_step(curves, job, policy, past, at=at, zone=zone, kept_until=kept_until)
         if found is not None:
             done.append(found)
             past.append(PastAct(found[0], at))
@@ -269,19 +269,19 @@ def replay(
 
 
 def has_worked_since(
-    traces: Sequence[GpuTrace], job: ReclaimJob, policy: ReclaimPolicy, since: float, at: float
+    curves: Sequence[GpuIdleCurve], job: ReclaimJob, policy: ReclaimPolicy, since: float, at: float
 ) -> bool:
     """Return whether so many GPUs worked since a time that the job's spell of idleness ended."""
-    worked = sum(trace.is_busy_since(since, at) for trace in traces)
+    worked = sum(curve.is_busy_since(since, at) for curve in curves)
     return job.gpus - worked < needed_gpus(job, policy)
 
 
-def may_be_idle(traces: Sequence[GpuTrace], job: ReclaimJob, policy: ReclaimPolicy) -> bool:
+def may_be_idle(curves: Sequence[GpuIdleCurve], job: ReclaimJob, policy: ReclaimPolicy) -> bool:
     """Return whether enough GPUs have a stretch as long as the window; cheap, for many runs."""
-    if not job.gpus or len(traces) != job.gpus:
+    if not job.gpus or len(curves) != job.gpus:
         return False
     length = policy.window_seconds(job)
-    return sum(trace.longest_idle() >= length for trace in traces) >= needed_gpus(job, policy)
+    return sum(curve.longest_idle() >= length for curve in curves) >= needed_gpus(job, policy)
 
 
 def needed_gpus(job: ReclaimJob, policy: ReclaimPolicy) -> int:

@@ -43,7 +43,7 @@ from slurmkit_accounting.reclaim.acts import (
 from slurmkit_accounting.reclaim.idleness import (
     Idleness,
     Step,
-    make_traces,
+    make_curves,
     needed_gpus,
     next_step,
 )
@@ -181,7 +181,7 @@ class Reclaimer:
                 continue
             kept = keeps.get((job.job_id_raw, -1 if job.uid is None else job.uid))
             found = next_step(
-                make_traces(uses[run], policy),
+                make_curves(uses[run], policy),
                 job,
                 policy,
                 past.get(run, ()),

@@ -53,6 +53,8 @@ class RemoteFunction(Generic[AnswerT]):
         self.function = function
         self.name = function.__name__
         self.changes = changes
+        if not {_SCOPE, _UID} & inspect.signature(function).parameters.keys():
+            raise TypeError(f"{self.name} must take `scope` or `uid`, or it tells all to everybody")
         self._needed = {
             parameter.name
             for parameter in inspect.signature(function).parameters.values()

@@ -75,7 +75,7 @@ def chart_layouts(panel: Panel) -> dict[str, Chart]:
     return {name: lay_out(panel, width) for name, width in WIDTHS.items()}
 
 
-class LegendEntry(NamedTuple):
+class SeriesLabel(NamedTuple):
     """A series in the legend of a chart: its colour, its look (see `Series.look`), its name."""
 
     colour: int
@@ -83,12 +83,12 @@ class LegendEntry(NamedTuple):
     name: str
 
 
-def legend(panel: Panel) -> list[LegendEntry]:
+def legend(panel: Panel) -> list[SeriesLabel]:
     """Return the legend of a panel; empty where there is one series, which the title names."""
     if panel.kind == "bars" and len(panel.series) < 2:
         return []
     series = limit_series(panel.series)
-    return [LegendEntry(at if not s.look else 0, s.look, s.name) for at, s in enumerate(series)]
+    return [SeriesLabel(at if not s.look else 0, s.look, s.name) for at, s in enumerate(series)]
 
 
 def describe_bars(panel: Panel) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurmkit.formats.display import printable
 from slurmkit_accounting.render.charts import (
     Chart,
-    LegendEntry,
+    SeriesLabel,
     chart_layouts,
     describe_bars,
     legend,
@@ -65,7 +65,7 @@ class Figure(NamedTuple):
 
     panel: Panel
     charts: dict[str, Chart]
-    legend: list[LegendEntry]
+    legend: list[SeriesLabel]
     words: str
 
 

@@ -21,7 +21,7 @@ from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, sum_columns
-from slurmkit_accounting.reports.panels import GpuHours, bars_panel, used_panel
+from slurmkit_accounting.reports.panels import MeasuredGpuHours, bars_panel, used_panel
 from slurmkit_accounting.reports.selection import RunSelection, runs_ended_within
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 
@@ -227,10 +227,10 @@ def _panels(
     rows: Sequence[Mapping[str, Any]],
     names: Sequence[str],
 ) -> Iterator[Panel]:
-    hours: dict[str, GpuHours] = defaultdict(GpuHours)
+    hours: dict[str, MeasuredGpuHours] = defaultdict(MeasuredGpuHours)
     for (labels, shape), use in uses.items():
         in_hours = shape.gpus / HOUR
-        one = GpuHours(
+        one = MeasuredGpuHours(
             use.seconds * in_hours, use.gpu_seconds * in_hours, use.gpu / 1000 * in_hours
         )
         hours[" ".join(labels)] = hours[" ".join(labels)].plus(one)

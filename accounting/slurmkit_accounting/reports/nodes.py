@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger.database import Ledger
@@ -126,20 +126,25 @@ def load_outages(connection: Connection, question: Question) -> list[Outage]:
     begin, end = question.window
     names = {row[0]: row[1] for row in connection.execute(select(clusters.c.id, clusters.c.name))}
     wanted = question.filters.get("cluster", tuple(names.values()))
+    later = node_events.alias()
+    next_start = select(func.min(later.c.start)).where(
+        later.c.cluster_id == node_events.c.cluster_id,
+        later.c.node == node_events.c.node,
+        later.c.start > node_events.c.start,
+    )
+    # slurmdbd may have left one open although the node was there again.
+    ended = func.coalesce(node_events.c.end, next_start.scalar_subquery())
     query = (
-        select(node_events)
-        .where(
-            node_events.c.start < end, (node_events.c.end.is_(None)) | (node_events.c.end > begin)
-        )
+        select(node_events, ended.label("ended"))
+        .where(node_events.c.start < end, (ended.is_(None)) | (ended > begin))
         .order_by(node_events.c.cluster_id, node_events.c.node, node_events.c.start)
     )
     chains: list[list[Any]] = []
     for event in connection.execute(query):
         if names[event.cluster_id] not in wanted:
             continue
-        last = chains[-1][-1] if chains else None
         # slurmctld ends an event and begins the next in the same second when the reason changes.
-        if last and _of(last) == _of(event) and last.end is not None and event.start <= last.end:
+        if chains and _of(chains[-1][0]) == _of(event) and _lasts_at(chains[-1], event.start):
             chains[-1].append(event)
         else:
             chains.append([event])
@@ -159,6 +164,10 @@ def _of(event: Any) -> tuple[int, str]:
     return event.cluster_id, event.node
 
 
+def _lasts_at(chain: Sequence[Any], time: int) -> bool:
+    return any(event.ended is None or event.ended >= time for event in reversed(chain))
+
+
 def _outage(
     prefix: str,
     chain: Sequence[Any],
@@ -168,15 +177,18 @@ def _outage(
 ) -> Outage:
     first, until = question.window[0], min(question.window[1], question.now)
     seconds, gpu_seconds = 0, 0
+    counted = first
     for event in chain:
-        last = until if event.end is None else min(event.end, until)
-        length = max(last - max(event.start, first), 0)
+        last = until if event.ended is None else min(event.ended, until)
+        length = max(last - max(event.start, counted), 0)
+        counted = max(counted, last)
         seconds += length
         gpu_seconds += length * (event.gpus or 0)
+    ends = [event.ended for event in chain]
     return Outage(
         node=prefix + chain[0].node,
         begin=chain[0].start,
-        end=chain[-1].end,
+        end=None if None in ends else max(ends),
         faults=faults,
         repeated=again,
         seconds=seconds,

@@ -56,19 +56,19 @@ def _over_time(counted: CountedUsage, unit: str) -> Panel:
     return Panel("stacked", "GPU-hours by GPU type", "GPU-hours", labels, series)
 
 
-class GpuHours(NamedTuple):
+class MeasuredGpuHours(NamedTuple):
     """GPU-hours that were held; of these, what was measured, and what was used of that."""
 
     held: float = 0.0
     measured: float = 0.0
     used: float = 0.0
 
-    def plus(self, other: GpuHours) -> GpuHours:
+    def plus(self, other: MeasuredGpuHours) -> MeasuredGpuHours:
         """Return the sum of both."""
-        return GpuHours(*(own + more for own, more in zip(self, other, strict=True)))
+        return MeasuredGpuHours(*(own + more for own, more in zip(self, other, strict=True)))
 
 
-def used_panel(title: str, hours: Mapping[str, GpuHours]) -> tuple[Panel, ...]:
+def used_panel(title: str, hours: Mapping[str, MeasuredGpuHours]) -> tuple[Panel, ...]:
     """Return a chart of GPU-hours used beside those held; none where nothing was measured.
 
     Args:
@@ -96,17 +96,17 @@ def _used_by_type(counted: CountedUsage) -> tuple[Panel, ...]:
     return used_panel("GPU-hours held and used, by GPU type", _hours_by(counted, "gpu_type"))
 
 
-def _hours_by(counted: CountedUsage, name: str) -> dict[str, GpuHours]:
+def _hours_by(counted: CountedUsage, name: str) -> dict[str, MeasuredGpuHours]:
     rows = counted.rows((name,)).items()
     return {labels[0]: gpu_hours_of(tally, counted) for labels, tally in rows}
 
 
-def gpu_hours_of(tally: Tally, counted: CountedUsage) -> GpuHours:
+def gpu_hours_of(tally: Tally, counted: CountedUsage) -> MeasuredGpuHours:
     """Return the GPU-hours of a row of usage."""
     values = tally.values(counted.rates, counted.parts)
     measured, used = values["gpu_hours_measured"], values["gpu_hours_used"]
     hours = float(tally.gpu_hours(counted.rates))
-    return GpuHours(hours, float(measured or 0), float(used or 0))
+    return MeasuredGpuHours(hours, float(measured or 0), float(used or 0))
 
 
 def _by_person(counted: CountedUsage) -> Panel:
@@ -118,13 +118,13 @@ def _by_person(counted: CountedUsage) -> Panel:
     return bars_panel("GPU-hours by person", "GPU-hours", named)
 
 
-def _largest_bars(hours: Mapping[str, GpuHours]) -> dict[str, GpuHours]:
+def _largest_bars(hours: Mapping[str, MeasuredGpuHours]) -> dict[str, MeasuredGpuHours]:
     """Return the bars of a chart, largest first; the sum of the smallest is the last one."""
     names = _largest_first({name: each.held for name, each in hours.items()})
     most = _MOST_BARS + (len(names) == _MOST_BARS + 1)  # one bar too many is shown by its name
     bars = {name: hours[name] for name in names[:most]}
     if rest := names[most:]:
-        bars[f"{len(rest)} others"] = reduce(GpuHours.plus, (hours[name] for name in rest))
+        bars[f"{len(rest)} others"] = reduce(MeasuredGpuHours.plus, (hours[name] for name in rest))
     return bars
 
 

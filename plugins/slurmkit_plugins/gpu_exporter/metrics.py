@@ -121,10 +121,14 @@ def _check_metrics(node: str, path: Path) -> Iterator[Metric]:
     )
     try:
         found = json.loads(path.read_text("utf-8"))
-        for each in found["checks"]:
-            if each["state"] != "skipped":
-                gpu = (each["uuid"] or "", each["serial"] or "")
-                states.add_metric((node, str(each["check"]), str(each["state"]), *gpu), 1)
+        # Once each: a GPU may have two notes of one check, as of two Xids.
+        series = {
+            tuple(str(each[name] or "") for name in ("check", "state", "uuid", "serial")): 1
+            for each in found["checks"]
+            if each["state"] != "skipped"
+        }
+        for values in series:
+            states.add_metric((node, *values), 1)
         taken = GaugeMetricFamily(
             "slurmkit_node_check_time_seconds", "When that was.", labels=("node",)
         )

@@ -9,7 +9,6 @@
 # Slurm knows each component by its own number.
 
 RECORDS=/run/slurmkit/gpus
-KILL_SECONDS=5
 # slurmkit_node.conf, beside slurm.conf, may set GPU_DEVICE: the path of a GPU's device file
 # without its number, which must be Slurm's index. Only then are missing files looked for: with
 # MIG under AutoDetect the indices are no device numbers.
@@ -41,15 +40,23 @@ say() {
 
 # drain CHECK TEXT: leaves the reason for which the script fails; slurmd drains the node for that,
 # but keeps no reason. node_check.py as HealthCheckProgram gives it to slurmctld: scripts on the way
-# of jobs should run no command of Slurm. Where it has not run for two hours, nobody else would.
+# of jobs should run no command of Slurm. Where it has not run for two hours, nobody else would, so
+# a node without a reason gets it here.
 drain() {
     say "${*:2}"
     if [[ $(find "$NODE_CHECKS/health.json" -mmin -120 2>/dev/null) ]]; then
         echo "$1: ${*:2}" >>"$NODE_CHECKS/faults"
-    else
+    elif ! may_have_reason; then
         timeout 5 scontrol update "NodeName=$SLURMD_NODENAME" State=DRAIN \
             "Reason=slurmkit: $1: ${*:2}" || true
     fi
+}
+
+# An administrator's reason stays.
+may_have_reason() {
+    local shown
+    shown=$(timeout 5 scontrol -o show node "$SLURMD_NODENAME" 2>/dev/null) || return 0
+    [[ $shown == *" Reason="* ]]
 }
 
 # check_node prolog|epilog: fails where node_check.py has found a fault. A job is not lost because

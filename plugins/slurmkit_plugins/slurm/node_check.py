@@ -38,8 +38,14 @@ FOLDER = "/run/slurmkit/node_check"
 PREFIX = "slurmkit: "
 MOST_REASON = 240
 """Characters: slurmdbd keeps 255 bytes of a reason."""
-SLURMS_REASONS = ("Prolog error", "Epilog error", "Prolog/Epilog failure")
-"""What slurmctld writes when a script has failed."""
+SLURMS_REASONS = (
+    "Prolog error",
+    "Epilog error",
+    "Prolog/Epilog failure",
+    "Not responding",
+    "Node unexpectedly rebooted",
+)
+"""What slurmctld itself writes, and nobody misses when it gives way to a fault."""
 ROUNDS_TO_RESUME = 3
 SCONTROL_SECONDS = 5
 FAULTS_SECONDS = 7200
@@ -303,14 +309,20 @@ def drain(node: str, faults: "list[str]") -> "tuple[str | None, str]":
     Returns:
         The reason that the node has from us now, or None; and what to say about it.
     """
-    states, old = node_state(node)
-    is_out = bool(states & {"DRAIN", "FAIL"})
-    ours = is_out and old.startswith(PREFIX)
-    if is_out and old and not ours and old not in SLURMS_REASONS:
-        return None, f"the node is already drained: {old}"
-    reason = merge_reason(old if ours else "", faults)
-    if ours and old == reason:
+    try:
+        states, old = node_state(node)
+    except NoAnswer as error:
+        return None, f"cannot drain the node: {error}"
+    is_out = bool(states & {"DRAIN", "FAIL", "DOWN"})
+    ours = old.startswith(PREFIX)
+    others = bool(old) and not ours and old not in SLURMS_REASONS
+    if is_out and others:
+        return None, f"the node is already out of use: {old}"
+    reason = merge_reason(old if ours and is_out else "", faults)
+    if is_out and old == reason:
         return reason, ""
+    if others:  # somebody's note on a node in use
+        reason = f"{old}; {reason}"
     code, said = _scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason)
     return (None, "cannot drain the node: " + said) if code else (reason, "drained: " + reason)
 
@@ -341,13 +353,21 @@ def may_resume(reason: str, results: "list[CheckResult]") -> bool:
     return named <= fine
 
 
-def resume(node: str, results: "list[CheckResult]") -> "tuple[str | None, str]":
+def resume(node: str, ours: str, results: "list[CheckResult]") -> "tuple[str | None, str]":
     """Take the node back into use, if its reason is from us and nothing of it is wrong any more.
+
+    Args:
+        node: its name.
+        ours: the reason that we gave it.
+        results: of this round.
 
     Returns:
         The reason that the node still has from us, or None; and what to say about it.
     """
-    states, reason = node_state(node)
+    try:
+        states, reason = node_state(node)
+    except NoAnswer as error:
+        return ours, f"cannot resume: {error}"
     if "DRAIN" not in states or not reason.startswith(PREFIX):
         return None, ""
     if not may_resume(reason, results):
@@ -356,13 +376,21 @@ def resume(node: str, results: "list[CheckResult]") -> "tuple[str | None, str]":
     return (reason, "cannot resume: " + said) if code else (None, "resumed; it was: " + reason)
 
 
+class NoAnswer(Exception):
+    """Slurmctld does not say how the node is; whoever wrote its reason must not lose it."""
+
+
 def node_state(node: str) -> "tuple[set[str], str]":
-    """Ask slurmctld for states and reason of the node."""
+    """Ask slurmctld for states and reason of the node.
+
+    Raises:
+        NoAnswer: when it does not answer.
+    """
     code, said = _scontrol("-o", "show", "node", node)
     if code:
-        return set(), ""
+        raise NoAnswer(said.strip())
     state = re.search(r" State=(\S+)", said)
-    reason = re.search(r" Reason=(.*?) \[[^ \]]+@", said)
+    reason = re.search(r" Reason=(.*?)(?: \[[^ \]]+@|$)", said, re.MULTILINE)
     states = [re.sub(r"\W+$", "", each) for each in state.group(1).split("+")] if state else []
     return set(states), reason.group(1) if reason else ""
 
@@ -496,7 +524,7 @@ def act_on_health(
         return kept
     kept["fine"] = state.get("fine", 0) + 1
     if conf.resume and state.get("reason") and kept["fine"] >= ROUNDS_TO_RESUME:
-        kept["reason"], text = resume(node, found.results)
+        kept["reason"], text = resume(node, state["reason"], found.results)
         if text:
             say(text, syslog.LOG_NOTICE)
     return kept

@@ -266,9 +266,10 @@ def read_smi(
     code, said = _run(["nvidia-smi", "-q", "-x"])
     if code and expected == 0:
         return _skipped("smi", "this node has no GPU"), {}
-    begin = said.find("<nvidia_smi_log>")
+    # It may print more, before and after: `WARNING: infoROM is corrupted at gpu …`.
+    answer = re.search("<nvidia_smi_log>.*</nvidia_smi_log>", said, re.DOTALL)
     try:
-        gpus = ElementTree.fromstring(said[begin:] if begin >= 0 else "").findall("gpu")  # noqa: S314 - the driver wrote it
+        gpus = ElementTree.fromstring(answer.group() if answer else "").findall("gpu")  # noqa: S314 - the driver wrote it
     except ElementTree.ParseError:
         why = f"nvidia-smi fails with code {code}: {_last_line(said)}"
         return [CheckResult("gpus", "drain" if expected else "unknown", why)], {}
@@ -496,10 +497,14 @@ def read_kernel_log(
 
 def parse_xids(text: str) -> "dict[str, dict[str, Any]]":
     """Parse the kernel log: by `PCI|Xid` seconds since the boot and text of the last one."""
-    pattern = r"(?:\[\s*([\d.]+)\])?.*?\b(S?Xid) \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
+    # From the driver alone: other lines have names that users chose (of cgroups, of files).
+    pattern = (
+        r"(?:<\d+>)?(?:\[\s*([\d.]+)\])?(?:\[[ TC\d]+\])?\s*(?:NVRM|nvidia-nvswitch\d+): "
+        r"(S?Xid) \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
+    )
     found = {}
     for line in text.splitlines():
-        match = re.search(pattern, line)
+        match = re.match(pattern, line)
         if match:
             seconds, kind, pci, number, rest = match.groups()
             name = "SXid" + number if kind == "SXid" else number

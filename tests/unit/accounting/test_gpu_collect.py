@@ -434,6 +434,21 @@ def test_a_forged_page_tells_nothing_of_other_jobs_nor_of_more_gpus_than_a_job_h
     assert found == {(7, "c2", "GPU-1"), (8, "c1", "GPU-0"), (10, "c1", "GPU-0")}
 
 
+def test_a_page_with_new_names_each_round_does_not_fill_the_ledger(lab):
+    lab.rounds(START + 30, START + 61)
+    for number in range(20):
+        lab.nodes.at += INTERVAL
+        forged = gpu_page(7, gpu=GpuName(f"GPU-{number}", "", 0))
+        lab.nodes.pages = {"c1": forged, "c2": gpu_page(7)}
+        lab.collector.run("lab", int(lab.nodes.at))
+    with lab.ledger.transaction() as connection:
+        uses = load_uses(connection)
+    assert len(uses) == 4  # of two GPUs; so many that the run's use is in doubt
+    assert {use.node: use.samples for use in uses if use.gpu.key == "GPU-1"} == {"c1": 3, "c2": 22}
+    lab.finish()
+    assert lab.run().gpu_used_permille is None
+
+
 def test_a_token_goes_only_where_no_job_can_listen(tmp_path):
     file = tmp_path / "token"
     file.write_text("secret\n")

@@ -245,6 +245,19 @@ def test_the_ledger_is_a_source_of_gpu_metrics(running_in_file):
     assert [(each.index, each.memory_used) for each in now] == [(0, 10240), (1, 10240)]
 
 
+def test_of_a_shared_gpu_one_job_alone_does_not_say_whether_it_is_idle(file_ledger):
+    """A user sees only their own jobs; the others on the GPU may work."""
+    start = NOW - 1800
+    store_runs(file_ledger, *(ran(start, 600, db_index=job) | RUNNING for job in (1, 2)))
+    one = use_of(start=start, job=1), steady(start, 1800, busy=0.0)
+    store_running(file_ledger, one, shared=True)
+    assert LedgerGpus().read(["c1"], seconds=1800) == {}
+    other = use_of(start=start, job=2), steady(start + 1, 1798, busy=0.9)
+    store_running(file_ledger, other, shared=True)
+    found = LedgerGpus().read(["c1"], seconds=1800)["c1"]
+    assert max(each.utilisation for each in found) == 90
+
+
 def test_of_two_clusters_with_a_node_of_one_name_neither_is_meant(running_in_file):
     with running_in_file.transaction() as connection:
         connection.execute(insert(clusters), {"name": "other"})

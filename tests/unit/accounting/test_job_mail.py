@@ -20,16 +20,19 @@ from mail_spool import job_environment, write_event
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.config import JobMailSection, ScheduleSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_writing
+from slurmkit_accounting.ledger.schema.job_mail import job_events
+from slurmkit_accounting.ledger.schema.tasks import mailings
 from slurmkit_accounting.notify import job_mail
 from slurmkit_accounting.notify.job_events import load_waiting_events
 from slurmkit_accounting.notify.job_mail import JobMailer
-from slurmkit_accounting.notify.mail_settings import change_mail_settings
+from slurmkit_accounting.notify.mail_settings import MailSettings, change_mail_settings
 from slurmkit_accounting.people.model import Directory
 from slurmkit_accounting.people.sync import PeopleData, sync_people
 from slurmkit_accounting.service.tasks import ServiceTasks
+from sqlalchemy import func, select
 from stored_runs import ran, store_runs
 
-from slurmkit.errors import BadConfig, DatabaseDown, NoSuchJob, NotSent
+from slurmkit.errors import BadConfig, DatabaseDown, NoSuchJob, NotSent, SlurmError
 from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
 
 UTC = find_zone("UTC")
@@ -54,6 +57,7 @@ class Lab:
         self.queued: list[str] = []
         self.away = False
         self.comment = ""
+        self.unknown = ""  # a user whom squeue does not know
         config = "ClusterName             = lab\n"
         answers = {"sacct": self._sacct, "squeue": self._squeue, "scontrol": lambda *_: config}
         self.slurm = FakeSlurm(answers)
@@ -75,6 +79,8 @@ class Lab:
         return sacct_text(argv, found)
 
     def _squeue(self, argv: Sequence[str], _: str | None) -> str:
+        if self.unknown and any(self.unknown in word for word in argv):
+            raise SlurmError(f"squeue: error: Invalid user: {self.unknown}")
         if not self.queued and any(word.startswith("--jobs") for word in argv):
             raise NoSuchJob("slurm_load_jobs error: Invalid job id specified")
         rows = [{"JobArrayID": one, "Comment": self.comment} for one in self.queued]
@@ -105,6 +111,22 @@ class Lab:
     def waiting(self) -> int:
         with self.ledger.transaction() as connection:
             return len(load_waiting_events(connection))
+
+    @property
+    def tried(self) -> int:
+        """How many events wait for a mail that was tried to send."""
+        with self.ledger.transaction() as connection:
+            return sum(each.mailing is not None for each in load_waiting_events(connection))
+
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """Rows of events and of mails."""
+        with self.ledger.transaction() as connection:
+            events, mails = (
+                connection.scalars(select(func.count()).select_from(table)).one()
+                for table in (job_events, mailings)
+            )
+            return events, mails
 
 
 def text_of(mail: EmailMessage) -> str:
@@ -517,6 +539,92 @@ def test_the_service_has_the_tasks_where_there_is_a_spool(
     assert tasks["digest"].run([]) == ""
     configure("")
     assert not {"job_mail", "digest"} & {task.name for task in service.tasks(ScheduleSection())}
+
+
+def test_a_user_whose_mails_are_refused_does_not_hold_up_others(lab: Lab) -> None:
+    lab.inbox.of["alice@lab.exmaple"] = "550 no such user"
+    for number in range(1, 9):
+        lab.event(number, "Began", address="alice@lab.exmaple")
+    of_bob = {"JOB_USER": "bob", "JOB_UID": 10012, "address": "bob@lab.example"}
+    lab.event(9, "Began", at=NOW + 1, **of_bob)
+    with pytest.raises(NotSent, match=r"8 mails are to be tried again, the first: .*550"):
+        lab.run()
+    assert lab.inbox.recipients == [["bob@lab.example"]]
+    assert lab.tried == 3
+
+
+def test_a_mail_server_that_is_away_is_not_tried_for_everybody(lab: Lab) -> None:
+    lab.inbox.data = "451 later"
+    for number in range(9):
+        user = f"user{number}"
+        lab.event(number, "Began", JOB_USER=user, JOB_UID=1, address=f"{user}@lab.example")
+    with pytest.raises(NotSent, match="3 mails are to be tried again"):
+        lab.run()
+    assert lab.tried == 3
+
+
+def test_one_notifier_that_fails_does_not_hold_up_another(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    fake = type("Fake", (), {"send": lambda _, notice: sent.append(notice)})
+    real = job_mail.notifier
+    monkeypatch.setattr(
+        job_mail, "notifier", lambda name: fake() if name == "webhook" else real(name)
+    )
+    lab.mailer = lab.new_mailer(by=("mail", "webhook"))
+    lab.event(12, "Began")
+    lab.inbox.data = "451 later"
+    with pytest.raises(NotSent, match="451 later"):
+        lab.run()
+    assert len(sent) == 1
+    lab.inbox.data = "250 OK"
+    lab.run(NOW + 61)
+    assert (len(sent), lab.subjects) == (1, ["Job 12 (train) started"])
+
+
+def test_the_run_before_a_requeue_is_not_taken_for_the_one_that_ended(lab: Lab) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, ran(NOW - 1800, 600, db_index=12, state="PREEMPTED", **MEASURED))
+    lab.event(12, JOB_END_TIME=NOW)
+    lab.event(12, JOB_NAME="other")  # 22.05 does not say when
+    assert lab.run() == ""
+    store_runs(lab.ledger, ran(NOW - 600, 600, db_index=13, job_id_raw=12, **MEASURED))
+    assert lab.run() == "2 mails sent"
+
+
+def test_everybody_gets_the_mail_of_the_day(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mail, "settings_of", lambda *_: MailSettings("daily"))
+    monkeypatch.setattr(job_mail, "_MOST_MAILS", 2)  # in a round of the mails at once
+    users = [f"user{number}" for number in range(5)]
+    for number, user in enumerate(users, start=1):
+        lab.event(number, JOB_USER=user, JOB_UID=number, address=f"{user}@lab.example")
+    lab.mailer.digest(NOW + 3600)
+    assert len(lab.mails) == len(users)
+
+
+def test_what_is_long_over_is_forgotten(lab: Lab) -> None:
+    content = lab.event(12, "Began").read_bytes()
+    lab.run()
+    lab.run(NOW + 6 * 86400)
+    assert lab.remembered == (1, 1)
+    lab.run(NOW + 8 * 86400)
+    assert lab.remembered == (0, 1)
+    (lab.spool / "2-2.event").write_bytes(content)
+    lab.run(NOW + 8 * 86400 + 60)
+    assert lab.subjects == ["Job 12 (train) started"]  # the mail itself is known for longer
+    lab.run(NOW + 100 * 86400)
+    assert lab.remembered == (0, 0)
+
+
+def test_an_array_is_over_although_squeue_does_not_know_another_user(lab: Lab) -> None:
+    fail_tasks(lab, 3)
+    tag = "slurmkit-array:0123456789ab:0:4"
+    other = {"JOB_USER": "gone", "JOB_UID": 10099, "address": "gone@lab.example"}
+    lab.event(77, ARRAY_JOB_ID=77, JOB_COMMENT=tag, **other)
+    lab.unknown = "gone"
+    assert lab.run() == "1 mails sent"
+    assert lab.subjects == ["Array 12 (train): 3 completed"]
 
 
 KILLED = """

@@ -20,6 +20,7 @@ from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_f
 from slurmkit_accounting.notify import mail_settings
 from slurmkit_accounting.notify.mail_settings import MailSettings, settings_of
 from slurmkit_accounting.remote.client import configured_remote
+from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
 from slurmkit_accounting.service.wsgi import query_application
@@ -140,3 +141,19 @@ def test_watching_tells_that_the_service_does_it(users: Users) -> None:
     done = users.notify(ALICE, "12")
     assert "the site's ledger service mails you about jobs sent with --mail-type" in done.stderr
     assert "[notify] jobs is not set" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["-h"], ["--help"], ["12", "--help"]])
+def test_help_is_shown_wherever_it_is_asked_for(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_to_exit_code(notify_command, words) == 0
+    assert "[JOB_ID...] | settings [OPTIONS]" in capsys.readouterr().out
+
+
+def test_the_service_calls_no_function_that_does_not_ask_who_asks() -> None:
+    def everything(books: Ledger) -> None:
+        del books
+
+    with pytest.raises(TypeError, match="everything must take `scope` or `uid`"):
+        also_remote(everything)

@@ -73,6 +73,11 @@ def test_lines_of_sacctmgr() -> None:
     "text",
     [
         line(1, 2, "Powered down after SuspendTimeout", state="POWERED_DN"),
+        line(1, 2, "Powered down after SuspendTimeout", state="IDLE~"),
+        line(1, 2, "every spring", state="MIX$"),
+        line(1, 2 << 70, "x"),
+        f"c1|{1 << 70}|2|DOWN|cpu=8|root(0)|x\n",
+        "c1|²|2|DOWN|cpu=8|root(0)|x\n",
         line(1, 2, "reboot", state="BOOT^"),
         line(1, 2, "every spring", state="MAINT"),
         "|1|2|DOWN|cpu=8||slurmctld was started anew\n",
@@ -85,8 +90,35 @@ def test_what_is_no_outage_of_a_node(text: str) -> None:
 
 
 def test_gpus_of_a_node_may_be_unknown_or_none() -> None:
-    found = parse_node_events("c1|1|2|DOWN|||x\nc2|1|2|DOWN|cpu=8,mem=5G|root(0)|x\n")
-    assert [event.gpus for event in found] == [None, 0]
+    lines = ["||x", "cpu=8,mem=5G|root(0)|x", "gres/gpu=18446744073709551614|root(0)|x"]
+    text = "".join(f"c{at}|1|2|DOWN|{rest}\n" for at, rest in enumerate(lines))
+    assert [event.gpus for event in parse_node_events(text)] == [None, 0, None]
+
+
+def test_a_line_that_comes_twice_counts_once() -> None:
+    text = line(1, None, "x") + line(1, 2, "y")
+    assert [(event.end, event.reason) for event in parse_node_events(text)] == [(2, "y")]
+
+
+def test_what_slurmdbd_kept_before_the_first_such_ingest_is_taken_over(ledger: Ledger) -> None:
+    """A ledger of an earlier release has runs, and no outage."""
+    slurm = FakeSacct()
+    begin = NOW - 200 * DAY
+    slurm.events = SlurmError("Access/permission denied")
+    ingest(ledger, slurm, since=begin)
+    slurm.events = ""
+    ingest(ledger, slurm)
+    assert asked_from(slurm) == begin
+    slurm.events = line(NOW - 900, None, ECC)
+    ingest(ledger, slurm)
+    ingest(ledger, slurm)
+    assert asked_from(slurm) > begin
+
+
+def asked_from(slurm: FakeSacct) -> int:
+    """Return the time from which the last ingest has asked for events."""
+    asked = [word for argv in slurm.asked for word in argv if word.startswith("Start=uts")]
+    return int(asked[-1].removeprefix("Start=uts"))
 
 
 def test_an_ingest_keeps_outages_and_sees_their_end(ledger: Ledger) -> None:
@@ -164,6 +196,28 @@ def test_hours_within_the_window_times_gpus(ledger: Ledger) -> None:
         ("lab/c2", "ecc", 2, 16, None),
     ]
     assert found.meta.total == {"outages": 2, "repeated": 0, "hours_out": 7, "gpu_hours_lost": 56}
+
+
+def test_no_hour_of_a_node_is_lost_twice(ledger: Ledger) -> None:
+    """Events that overlap, and one that slurmdbd left open although the node was there again."""
+    write_events(
+        ledger,
+        ("c1", 10, 20, "Not responding"),
+        ("c1", 12, 15, "Not responding"),
+        ("c1", 18, 22, "Not responding"),
+        ("c2", -90, None, "left open"),
+        ("c2", -80, -70, "Not responding"),
+        ("c3", 1, None, "left open"),
+        ("c3", 4, 6, ECC),
+        ("c3", 20 * 24 - 1, None, ECC),
+    )
+    assert [
+        (row["node"], row["outages"], row["hours_out"], row["gpu_hours_lost"], row["well_since"])
+        for row in read.nodes(ledger, **NOVEMBER).rows
+    ] == [
+        ("lab/c1", 1, 12, 96, BEGIN + 22 * HOUR),
+        ("lab/c3", 2, 6, 48, None),
+    ]
 
 
 def test_a_new_reason_is_no_new_outage_and_the_next_time_is_a_repetition(ledger: Ledger) -> None:

@@ -11,7 +11,7 @@ from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.reclaim.idleness import (
     PastAct,
     judge_job,
-    make_traces,
+    make_curves,
     next_step,
     replay,
 )
@@ -27,8 +27,8 @@ def check(history: History, policy: ReclaimPolicy) -> list[tuple[str, int]]:
     for use in uses:
         if use.curve is not None:
             use.curve = Curve.unpack(use.curve.begin, use.curve.step, use.curve.pack())
-    traces = make_traces(uses, policy)
-    found = replay(traces, history.job, policy, until=history.end, zone=UTC)
+    curves = make_curves(uses, policy)
+    found = replay(curves, history.job, policy, until=history.end, zone=UTC)
     return [(step, int(what.at)) for step, what in found]
 
 
@@ -37,9 +37,9 @@ def forward(history: History, policy: ReclaimPolicy) -> list[tuple[str, int]]:
     done: list[tuple[str, int]] = []
     uses = history.uses(START)
     for at in range(START + INTERVAL, history.end + 1, INTERVAL):
-        traces = make_traces(history.grow(uses, at - INTERVAL, at), policy)
+        curves = make_curves(history.grow(uses, at - INTERVAL, at), policy)
         past = [PastAct(step, when) for step, when in done]
-        found = next_step(traces, history.job, policy, past, at=at, zone=UTC)
+        found = next_step(curves, history.job, policy, past, at=at, zone=UTC)
         if found is not None:
             done.append((found[0], at))
             if found[0] == "take":
@@ -115,19 +115,19 @@ def test_one_unknown_gpu_of_several_is_enough_to_leave_a_job_alone() -> None:
 
 def test_an_old_sample_says_nothing() -> None:
     history = constant([0] * 100)
-    traces = make_traces(history.uses(history.end), MAIL)
+    curves = make_curves(history.uses(history.end), MAIL)
     thin = ReclaimPolicy(action="mail", minutes=60, skip_minutes=0, covered=0.5)
-    assert judge_job(traces, history.job, thin, START, history.end).state == "idle"
+    assert judge_job(curves, history.job, thin, START, history.end).state == "idle"
     later = history.end + 5 * INTERVAL
-    assert judge_job(traces, history.job, thin, START, later).state == "unknown"
+    assert judge_job(curves, history.job, thin, START, later).state == "unknown"
 
 
 def test_a_coarse_curve_makes_the_window_longer_never_shorter() -> None:
     """After 300 points a point is twice as long; a busy sample in it counts for all of it."""
     history = constant([90] * 400 + [0] * 500)
     at = START + 900 * INTERVAL
-    traces = make_traces(history.uses(at), MAIL)
-    assert traces[0].step == 4 * INTERVAL
-    idle = judge_job(traces, history.job, MAIL, at - 480 * INTERVAL, at)
+    curves = make_curves(history.uses(at), MAIL)
+    assert curves[0].step == 4 * INTERVAL
+    idle = judge_job(curves, history.job, MAIL, at - 480 * INTERVAL, at)
     assert (idle.state, idle.samples) == ("idle", 480)
-    assert judge_job(traces, history.job, MAIL, at - 502 * INTERVAL, at).state == "busy"
+    assert judge_job(curves, history.job, MAIL, at - 502 * INTERVAL, at).state == "busy"

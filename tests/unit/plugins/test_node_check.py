@@ -142,6 +142,13 @@ def test_a_node_without_nvidia_smi(node: NodeLab) -> None:
     assert node.wrong() == ["gpus drain nvidia-smi is not installed"]
 
 
+def test_what_nvidia_smi_says_beside_its_answer_is_no_fault(node: NodeLab) -> None:
+    whole = (node.folder / "smi.xml").read_text("utf-8")
+    more = "WARNING: infoROM is corrupted at gpu 0000:07:00.0\n"
+    (node.folder / "smi.xml").write_text(more + whole + more, "utf-8")
+    assert node.wrong() == []
+
+
 def test_a_truncated_answer_is_no_answer(node: NodeLab) -> None:
     whole = (node.folder / "smi.xml").read_text("utf-8")
     (node.folder / "smi.xml").write_text(whole[: len(whole) // 2], "utf-8")
@@ -171,6 +178,15 @@ def test_xids_since_the_boot(node: NodeLab) -> None:
     assert node.wrong() == [f"xid note {FIRST} 94 x, y", f"xid note {SECOND} 63 Row remap pending"]
     node.configure('CHECK_XIDS="63=ok 94=drain"  # ours\nCHECK_SKIP="leftovers"')
     assert node.wrong() == [f"xid drain {FIRST} 94 x, y"]
+
+
+def test_names_that_users_chose_are_no_xids(node: NodeLab) -> None:
+    named = xid("0000:07:00", 79, "x").strip()
+    oom = f"[    9.100000] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user.slice/{named}\n"
+    node.says("dmesg", oom)
+    assert node.wrong() == []
+    node.says("dmesg", xid("0000:07:00", 48, "DBE").replace("] NVRM", "][ T1234] NVRM"))
+    assert node.wrong() == [f"xid drain {FIRST} 48 DBE"]
 
 
 def test_xids_of_switches_and_of_a_reset(node: NodeLab) -> None:
@@ -341,12 +357,39 @@ def test_a_fault_of_long_ago_drains_nothing(node: NodeLab) -> None:
     assert not left.exists()
 
 
-def test_an_administrators_reason_stays(node: NodeLab) -> None:
+@pytest.mark.parametrize("state", ["MIXED+DRAIN", "DOWN", "DOWN*+NOT_RESPONDING"])
+def test_an_administrators_reason_stays(node: NodeLab, state: str) -> None:
     node.gpus({})
-    node.node("MIXED+DRAIN", "new power supply [ticket 7]; back on Monday")
+    node.node(state, "new power supply [ticket 7]; back on Monday")
     done = node.run(env=node.environment)
     assert node.told() == []
-    assert "already drained: new power supply [ticket 7]; back on Monday" in done.stderr
+    assert "already out of use: new power supply [ticket 7]; back on Monday" in done.stderr
+
+
+def test_an_administrators_reason_without_a_time_stays(node: NodeLab) -> None:
+    node.gpus({})
+    node.node("IDLE+DRAIN", "fans")
+    line = (node.folder / "node.txt").read_text("utf-8").partition(" [root")[0]
+    (node.folder / "node.txt").write_text(line + "\n", "utf-8")
+    node.run(env=node.environment)
+    assert node.told() == []
+
+
+def test_a_note_on_a_node_in_use_stays_in_front(node: NodeLab) -> None:
+    node.gpus({})
+    node.node("IDLE", "a loud fan")
+    node.run(env=node.environment)
+    said = "a loud fan; slurmkit: gpus: 1 of 2 GPUs are there"
+    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={said}"]
+
+
+def test_a_reason_that_cannot_be_read_is_not_replaced(node: NodeLab) -> None:
+    """Slurmctld that is busy may answer the second question although it has not the first."""
+    node.gpus({})
+    note = f'printf "%s|" "$@" >>{node.folder}/told; echo >>{node.folder}/told'
+    node.script("scontrol", f'{note}\n[ "$1" = update ]')
+    node.run(env=node.environment)
+    assert node.told() == []
 
 
 def test_further_faults_are_added_and_numbers_change_nothing(node: NodeLab) -> None:
@@ -410,6 +453,20 @@ def test_a_check_that_is_unknown_for_a_while_does_not_end_the_wish_to_resume(nod
         node.run(env=node.environment)
     assert node.told() == []
     node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes\nCHECK_TMP_FREE=0")
+    node.run(env=node.environment)
+    assert node.told() == ["NodeName=c1|State=RESUME"]
+
+
+def test_slurmctld_that_is_silent_once_does_not_end_the_wish_to_resume(node: NodeLab) -> None:
+    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes")
+    node.gpus({})
+    node.run(env=node.environment)
+    (told,) = node.told()
+    node.gpus({}, {})
+    node.says("scontrol", "Unable to contact slurm controller", code=1)
+    for _ in range(3):
+        node.run(env=node.environment)
+    node.node("IDLE+DRAIN", told.partition("Reason=")[2])
     node.run(env=node.environment)
     assert node.told() == ["NodeName=c1|State=RESUME"]
 

@@ -28,9 +28,15 @@ def node(tmp_path: Path) -> Path:
     for index in (0, 1):
         (tmp_path / f"gpu{index}").touch()
     (tmp_path / "bin").mkdir()
-    for name, words, noted in (("scontrol", "$@", "told"), ("logger", "$*", "log")):
+    shown = f'[ "$1" = update ] || exec cat {tmp_path}/shown'
+    (tmp_path / "shown").write_text("NodeName=c1 State=IDLE\n", "utf-8")
+    for name, first, words, noted in (
+        ("scontrol", shown, "$@", "told"),
+        ("logger", "", "$*", "log"),
+    ):
         tool = tmp_path / "bin" / name
-        tool.write_text(f'#!/bin/sh\nprintf "%s\\n" "{words}" >>{tmp_path}/{noted}\n', "utf-8")
+        body = f'{first}\nprintf "%s\\n" "{words}" >>{tmp_path}/{noted}\n'
+        tool.write_text(f"#!/bin/sh\n{body}", "utf-8")
         tool.chmod(0o755)
     conf = f"GPU_DEVICE={tmp_path}/gpu\nRECORDS={tmp_path}/records\n"
     (tmp_path / "node.conf").write_text(conf, "utf-8")
@@ -377,6 +383,27 @@ def test_a_process_that_cannot_be_killed_drains_the_node(node: Path, hold: Hold)
     assert told(node)[-1] == f"Reason=slurmkit: {said}"
     assert run(node, "prolog", job=LATER) == 1
     assert "leftovers: processes of ended jobs hold GPUs" in told(node)[-1]
+
+
+def test_the_epilog_has_patience_with_a_process_that_is_slow_to_end(node: Path, hold: Hold) -> None:
+    """Pages of hundreds of GB are not freed at once; nobody resumes a node that this drains."""
+    slow = hold(0, JOB)
+    with (node / "node.conf").open("a") as conf:
+        conf.write('kill() { (sleep 7; command kill "$@") >/dev/null 2>&1 & }\n')
+    assert run(node, "epilog") == 0
+    assert has_ended(slow)
+    assert told(node) == []
+
+
+@pytest.mark.parametrize("shown", ["NodeName=c1 State=IDLE+DRAIN Reason=fans [root@now]\n", None])
+def test_the_scripts_replace_no_reason(node: Path, shown: str | None) -> None:
+    """It may be an administrator's, also where slurmctld does not say it."""
+    (node / "gpu1").unlink()
+    (node / "shown").write_text(shown or "", "utf-8")
+    if shown is None:
+        (node / "shown").unlink()
+    assert run(node, "prolog", gpus="1") == 1
+    assert told(node) == []
 
 
 def test_beside_the_health_check_no_command_of_slurm_is_run(node: Path) -> None:

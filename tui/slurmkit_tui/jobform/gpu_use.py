@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from slurmkit.formats.display import spark_signs
+from slurmkit.state.gpumap_model import Gpu
 
 RECENT_SECONDS = 3600  # of the curve of a running job
 _COLUMNS = 12  # of that curve
@@ -63,6 +64,8 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         for back, percent in enumerate(reversed(self.recent), start=1):
             if percent is not None and percent >= _ZERO:
                 break
+            if (back - first) * self.recent_step > _LOST:
+                break  # what it did before is unknown
             if percent is not None:
                 first = back
         return first * self.recent_step >= _ABOUT * IDLE_SECONDS
@@ -87,19 +90,34 @@ class GpusNow(msgspec.Struct, frozen=True):
                 found[row.job_id].append(row)
         return dict(found)
 
-    def by_gpu(self, cluster: str | None, now: float) -> dict[tuple[str, int], GpuActivity]:
+    def by_gpu(
+        self, cluster: str | None, gpus: Iterable[Gpu], now: float
+    ) -> dict[tuple[str, int], GpuActivity]:
         """Return what the GPUs of a cluster do, by node and Slurm's index.
+
+        A GPU is left out if the samples of a job that holds it are not among these: the job is of
+        somebody else, or new.
 
         Args:
             cluster: its name; None for the only one.
+            gpus: who holds them now, as Slurm says.
             now: epoch seconds; of what is older than five minutes, the percentage is unknown.
         """
-        jobs_on: dict[tuple[str, int], list[GpuNow]] = defaultdict(list)
-        for row in self.rows:
-            if row.index is not None and cluster in (None, row.cluster):
-                jobs_on[row.node, row.index].append(row)
+        by_holder = {
+            (row.node, row.index, row.job_id): row
+            for row in self.rows
+            if row.index is not None and cluster in (None, row.cluster)
+        }
         passed = max(now - self.taken, 0.0)
-        return {gpu: _together(rows, passed) for gpu, rows in jobs_on.items()}
+        found: dict[tuple[str, int], GpuActivity] = {}
+        for gpu in gpus:
+            jobs = {gpu.job_id, *(share.job_id for share in gpu.sharers)} - {None}
+            rows = [by_holder.get((gpu.node, gpu.index, job)) for job in jobs]
+            known = [row for row in rows if row is not None]
+            is_partial = len(known) < len(jobs) or (len(jobs) == 1 and known[0].shared)
+            if gpu.index is not None and known and not is_partial:
+                found[gpu.node, gpu.index] = _together(known, passed)
+        return found
 
 
 class GpuActivity(NamedTuple):

@@ -235,7 +235,8 @@ class GpusView(View):
         """See `View.make`."""
         context = RowContext(session.feed.me, answer.taken, cluster=session.cluster)
         last = session.last_answer(GPUS_NOW)
-        use = last.answer.value.by_gpu(session.cluster, answer.taken) if last.answer else {}
+        now = last.answer.value if last.answer else None
+        use = now.by_gpu(session.cluster, answer.value.gpus, answer.taken) if now else {}
         # A recording may lack this question; each `?` says enough.
         problem = "" if isinstance(session.feed, RecordedFeed) else last.problem
         found = GpuMapAnswer(answer.value, context, [], use, problem)
