@@ -16,7 +16,7 @@ import click
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def node_check_command(context: click.Context, options: tuple[str, ...]) -> None:
-    """Check GPUs, links and disk of this machine; change nothing.
+    """Check GPUs, links and disk of this machine; tell slurmctld nothing.
 
     It runs node_check.py, which slurmd runs on nodes, and takes its options. Exit codes are those
     of Nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
@@ -29,5 +29,6 @@ def node_check_command(context: click.Context, options: tuple[str, ...]) -> None
       slurmkit node-check -- --help
     """
     with as_file(files("slurmkit_plugins") / "slurm") as folder:
-        argv = [sys.executable, "-B", str(folder / "node_check.py"), "--context", "hand", *options]
+        # The last --context counts.
+        argv = [sys.executable, "-B", str(folder / "node_check.py"), *options, "--context", "hand"]
         context.exit(subprocess.run(argv, check=False).returncode)

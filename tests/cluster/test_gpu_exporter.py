@@ -88,6 +88,7 @@ def test_a_busy_and_an_idle_gpu_are_told_apart(
     """On c2 the driver's order is not Slurm's."""
     job, (busy, idle) = start(f"--nodelist={node}", "--gres=gpu:a100:2")
     wait_for(lambda: is_busy(lab, node, busy))
+    time.sleep(1)  # for so long the exporter gives the same page again
     first, before = scrape(lab, node)
     time.sleep(10)
     last, after = scrape(lab, node)

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 GUIDE = (Path(__file__).parents[2] / "docs" / "gpus-in-use.md").read_text("utf-8")
 EXAMPLE = "41"  # the id of the guide's job
 PARTS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL))

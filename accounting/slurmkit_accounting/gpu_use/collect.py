@@ -19,6 +19,7 @@ from slurmkit_accounting.gpu_use.exporters import (
     NodeAnswer,
     describe_silent_nodes,
     keep_confirmed,
+    most_gpus,
     read_exporters,
 )
 from slurmkit_accounting.gpu_use.recent import (
@@ -102,7 +103,7 @@ class GpuUseCollector:
             with ledger.transaction() as connection:
                 number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
             if number is not None:  # else nothing was ingested yet
-                self._store(ledger, number, int(now), _by_key(holders, answers))
+                self._store(ledger, number, int(now), _by_key(holders, answers), _most_uses(jobs))
                 if self._updated is None or not 0 <= now - self._updated < _UPDATE_EVERY:
                     self._update(ledger, number, int(now))
                     self._updated = now
@@ -136,47 +137,67 @@ class GpuUseCollector:
         }
 
     def _store(
-        self, ledger: Ledger, cluster: int, now: int, readings: dict[UseKey, JobReading]
+        self,
+        ledger: Ledger,
+        cluster: int,
+        now: int,
+        readings: dict[UseKey, JobReading],
+        most: Mapping[int, int],
     ) -> None:
-        """Store the samples of a round, and a summary for each GPU of a run that is new."""
+        """Store the samples of a round, and a summary for each GPU of a run that is new.
+
+        Args:
+            ledger: open for writing.
+            cluster: row id of the cluster.
+            now: epoch seconds at which the round began.
+            readings: of this round.
+            most: how many summaries each job's run may have.
+        """
         try:
             with ledger.transaction() as connection:
                 jobs = {key[0] for key in readings}
                 # The ledger may have the end of a run that squeue shows: of a resized job.
                 for key in load_linked_keys(connection, cluster, EXPORTER, jobs):
                     readings.pop(key, None)
-                self._find_ids(connection, cluster, readings)
+                self._find_ids(connection, cluster, readings, most)
                 by_node: dict[str, list[RecentSample]] = defaultdict(list)
-                for key, found in readings.items():
-                    sample = RecentSample(self._ids[key], found.shared, found.reading)
-                    by_node[key[2]].append(sample)
+                for key, number in self._ids.items():
+                    found = readings[key]
+                    by_node[key[2]].append(RecentSample(number, found.shared, found.reading))
                 store_samples(connection, cluster, now, by_node)
         except BaseException:
             self._ids = {}  # some may not have been stored
             raise
 
     def _find_ids(
-        self, connection: Connection, cluster: int, readings: Mapping[UseKey, JobReading]
+        self,
+        connection: Connection,
+        cluster: int,
+        readings: Mapping[UseKey, JobReading],
+        most: Mapping[int, int],
     ) -> None:
         """Look up the row ids of the summaries, and store those that are new."""
         self._ids = {key: self._ids[key] for key in readings if key in self._ids}
-        if missing := readings.keys() - self._ids.keys():
-            stored = load_open_ids(connection, cluster, EXPORTER, {key[0] for key in missing})
-            self._ids |= {key: stored[key] for key in missing if key in stored}
-        new = {
-            key: GpuUse(
-                cluster_id=cluster,
-                job=key[0],
-                start=key[1],
-                node=key[2],
-                gpu=reading.gpu,
-                source=EXPORTER,
-                interval=self._interval,
-                first=reading.reading.at,
-            )
-            for key, reading in readings.items()
-            if key not in self._ids
-        }
+        missing = readings.keys() - self._ids.keys()
+        if not missing:
+            return
+        stored = load_open_ids(connection, cluster, EXPORTER, {key[0] for key in missing})
+        self._ids |= {key: stored[key] for key in missing if key in stored}
+        counts = Counter(key[:2] for key in stored)
+        new = {}
+        for key in sorted(missing - stored.keys()):
+            if counts[key[:2]] < most[key[0]]:
+                counts[key[:2]] += 1
+                new[key] = GpuUse(
+                    cluster_id=cluster,
+                    job=key[0],
+                    start=key[1],
+                    node=key[2],
+                    gpu=readings[key].gpu,
+                    source=EXPORTER,
+                    interval=self._interval,
+                    first=readings[key].reading.at,
+                )
         store_uses(connection, list(new.values()))
         self._ids |= {key: use.id for key, use in new.items() if use.id is not None}
 
@@ -220,6 +241,16 @@ def _by_key(
         for reading in answer.readings
         if reading.job in holders[node]
     }
+
+
+def _most_uses(jobs: Iterable[HoldingJob]) -> dict[int, int]:
+    """Return how many summaries a run of each job may have: twice as many as it has GPUs.
+
+    With more than it has GPUs, nothing of it is believed; a page that names others each time must
+    not fill the ledger.
+    """
+    numbers = ((parse_job(job.raw_id.strip()), 2 * most_gpus(job.tres)) for job in jobs)
+    return {number: most for number, most in numbers if number is not None}
 
 
 def _uses_gpus(job: HoldingJob) -> bool:

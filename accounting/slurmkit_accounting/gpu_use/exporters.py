@@ -1,4 +1,4 @@
-"""Read `slurmkit gpu-exporter` on nodes: all at the same time, each with a deadline.
+"""Read `slurmkit gpu-exporter` on nodes: 200 at a time, each with a deadline.
 
 A node that does not answer in time, or whose answer is not an exporter's page, costs its own
 samples and nothing else.
@@ -150,7 +150,9 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes:
 
 def _check_status(head: bytes) -> None:
     status = head.split(b"\r\n", 1)[0].split(None, 2)
-    code = status[1].decode("ascii", "replace") if len(status) > 1 else "none"
+    # It is shown in logs: only what can be a code.
+    is_code = len(status) > 1 and len(status[1]) == 3 and status[1].isdigit()
+    code = status[1].decode("ascii") if is_code else "none"
     if code in {"401", "403"}:
         raise PageError(f"it refuses the token (HTTP {code}); see [gpu_use] token_file")
     if code != "200":
@@ -182,15 +184,18 @@ def keep_confirmed(
     for job in jobs:
         number = parse_job(job.raw_id.strip())
         if number is not None:
-            most |= dict.fromkeys(((node, number) for node in job.nodes), _most_gpus(job.tres))
+            most |= dict.fromkeys(((node, number) for node in job.nodes), most_gpus(job.tres))
     return {
         node: answer._replace(readings=tuple(_confirmed(node, answer.readings, most)))
         for node, answer in answers.items()
     }
 
 
-def _most_gpus(tres: str) -> int:
-    """Return the GPUs that a job holds, on all its nodes; of shards and MPS as many as it has."""
+def most_gpus(tres: str) -> int:
+    """Return how many GPUs a job holds at most, on all its nodes, by its TRES.
+
+    Of shards and MPS, each may be of another GPU.
+    """
     parts = parse_tres(tres).items()
     return gpu_count(tres) or sum(
         int(count)

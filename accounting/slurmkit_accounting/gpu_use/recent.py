@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, select
 
@@ -62,6 +63,20 @@ def store_samples(
     replace_rows(connection, gpu_samples, _COLUMNS, rows)
 
 
+class LatestSamples(NamedTuple):
+    """The samples of one GPU of one run from a time on.
+
+    Attributes:
+        last: the newest.
+        times: epoch seconds of those whose utilisation is known, oldest first.
+        shares: their utilisations, 0 to 1.
+    """
+
+    last: RecentSample
+    times: array[float]
+    shares: array[float]
+
+
 def load_samples(
     connection: Connection,
     begin: float,
@@ -77,6 +92,44 @@ def load_samples(
         cluster: only of this cluster, by its row id.
         nodes: only of these nodes.
     """
+    for at, packed in _load_rows(connection, begin, cluster, nodes):
+        for fields in _SAMPLE.iter_unpack(packed):
+            yield _unpack(at, fields)
+
+
+def load_latest(
+    connection: Connection, begin: float, use_ids: Collection[int], nodes: Collection[str]
+) -> dict[int, LatestSamples]:
+    """Load the samples of some summaries from a time on, by row id of the summary.
+
+    It takes half of the time of `load_samples`: 8,000 GPUs have a million samples in an hour.
+
+    Args:
+        connection: to the ledger.
+        begin: epoch seconds.
+        use_ids: row ids of summaries.
+        nodes: those that they are of.
+    """
+    times, shares = ({number: array("d") for number in use_ids} for _ in range(2))
+    last: dict[int, tuple[float, tuple[Any, ...]]] = {}
+    for at, packed in _load_rows(connection, begin, None, nodes) if times else ():
+        for fields in _SAMPLE.iter_unpack(packed):
+            number, share = fields[0], fields[1]
+            if number in times:
+                last[number] = at, fields
+                if share == share:  # noqa: PLR0124 - not NaN; `math.isnan` is slower
+                    times[number].append(at)
+                    shares[number].append(share)
+    return {
+        number: LatestSamples(_unpack(*newest), times[number], shares[number])
+        for number, newest in last.items()
+    }
+
+
+def _load_rows(
+    connection: Connection, begin: float, cluster: int | None, nodes: Collection[str] | None
+) -> Iterator[tuple[float, bytes]]:
+    """Load the packed samples of nodes and rounds, with their times, the oldest first."""
     query = select(gpu_samples.c.at, gpu_samples.c.samples).where(
         gpu_samples.c.taken >= int(begin) - _LATE, gpu_samples.c.at >= begin
     )
@@ -84,17 +137,7 @@ def load_samples(
         query = query.where(gpu_samples.c.cluster_id == cluster)
     if nodes is not None:
         query = query.where(in_values(connection, gpu_samples.c.node, nodes))
-    for at, packed in connection.execute(query.order_by(gpu_samples.c.taken)):
-        for number, share, watts, joules, memory, total, shared in _SAMPLE.iter_unpack(packed):
-            reading = GpuReading(
-                at=at,
-                utilisation=_known(share),
-                memory_mib=None if memory < 0 else memory,
-                memory_total_mib=None if total < 0 else total,
-                watts=_known(watts),
-                joules=_known(joules),
-            )
-            yield RecentSample(number, shared, reading)
+    yield from map(tuple, connection.execute(query.order_by(gpu_samples.c.taken)))
 
 
 def sampled_nodes(connection: Connection, cluster: int, begin: float) -> list[str]:
@@ -133,6 +176,19 @@ def _pack(sample: RecentSample) -> bytes:
         *(-1 if each is None else each for each in (reading.memory_mib, reading.memory_total_mib)),
         sample.shared,
     )  # fmt: skip
+
+
+def _unpack(at: float, fields: tuple[Any, ...]) -> RecentSample:
+    number, share, watts, joules, memory, total, shared = fields
+    reading = GpuReading(
+        at=at,
+        utilisation=_known(share),
+        memory_mib=None if memory < 0 else memory,
+        memory_total_mib=None if total < 0 else total,
+        watts=_known(watts),
+        joules=_known(joules),
+    )
+    return RecentSample(number, shared, reading)
 
 
 def _known(value: float) -> float | None:

@@ -20,7 +20,7 @@ from slurmkit_accounting.notify.spool import JobEvent, read_spool
 
 _BATCH = 2000  # events of the spool in one transaction
 _KEEP_SECONDS = 7 * 86400  # an event that comes again in this time is known
-_KEEP_MAILS_SECONDS = 90 * 86400  # longer than an array's mail about its start must be known
+_KEEP_MAILS_SECONDS = 90 * 86400  # a later start of an array's task would be told as its first
 _COLUMNS = (
     "digest", "cluster", "job_id_raw", "array_id", "whole_array", "kind", "user", "uid", "address",
     "at", "facts",
@@ -41,10 +41,14 @@ class WaitingEvent(msgspec.Struct, frozen=True):
 
 
 class TakenOver(msgspec.Struct):
-    """What was taken over from the spool: events, and files that were none and are removed."""
+    """What was taken over from the spool: events, and files that were none and are removed.
+
+    `trouble` says why the first event that is still there could not be read.
+    """
 
     events: int = 0
     damaged: int = 0
+    trouble: str = ""
 
 
 def take_over(ledger: Ledger, folder: Path) -> TakenOver:
@@ -58,14 +62,16 @@ def take_over(ledger: Ledger, folder: Path) -> TakenOver:
     """
     taken = TakenOver()
     while files := list(read_spool(folder, _BATCH)):
-        events = [each.event for each in files if each.event is not None]
+        read = [each for each in files if not each.trouble]
+        events = [each.event for each in read if each.event is not None]
         with ledger.transaction() as connection:
             store_events(connection, events)
-        for each in files:
+        for each in read:
             _remove(each.path)
         taken.events += len(events)
-        taken.damaged += len(files) - len(events)
-        if len(files) < _BATCH:
+        taken.damaged += len(read) - len(events)
+        taken.trouble = taken.trouble or next((each.trouble for each in files if each.trouble), "")
+        if len(read) < _BATCH:
             break
     return taken
 

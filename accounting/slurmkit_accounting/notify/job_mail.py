@@ -147,13 +147,15 @@ class JobMailer:
         """
         moment = int(time.time()) if now is None else now
         with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job mail"):
-            damaged = take_over(ledger, Path(self._section.spool)).damaged
+            taken = take_over(ledger, Path(self._section.spool))
             self._forget(ledger, moment)
             at_once, _ = self._wanted(ledger)
             jobs, plan = self._readers(ledger)
             due = plan.at_once(at_once, moment)
             result = self._send_all(ledger, jobs, due, moment, most=_MOST_MAILS)
-        result.damaged = damaged
+        result.damaged = taken.damaged
+        if taken.trouble:
+            result.add_failure(taken.trouble)
         return _said(result)
 
     def digest(self, now: int | None = None) -> str:

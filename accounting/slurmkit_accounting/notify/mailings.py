@@ -26,7 +26,6 @@ from slurmkit_accounting.notify.spool import EventKind, JobEvent
 ENDS: frozenset[EventKind] = frozenset(("end", "fail"))
 _GATHER_SECONDS = 600  # in which the same news of an array's tasks are one mail
 _MOST_OF_USER = 20  # mails for one user in a round; more become one, as the mail of a day
-_MONTH = 30 * 86400
 _SEVERAL = "several/"
 
 _Groups = dict[tuple[object, ...], list[WaitingEvent]]
@@ -126,9 +125,9 @@ class MailingPlan:
             first = events[0].event
             about = _about(first)
             if first.array and first.kind == "begin":
-                # Only the first task's start is news; an id may be used again, but not so soon.
-                month = first.at // _MONTH
-                about = f"{first.cluster}/{first.array}/begin/{first.user}/{month}"
+                # Only the first task's start is news. An id may be used again, but not before
+                # this mail is forgotten.
+                about = f"{first.cluster}/{first.array}/begin/{first.user}"
             elif first.array and now - first.at < _GATHER_SECONDS:
                 continue
             yield Mailing(about=about, events=tuple(events))

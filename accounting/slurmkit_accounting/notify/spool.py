@@ -53,7 +53,7 @@ _SHOWN = {
     "HET_JOB_ID": "het_job",
 }
 _NO_VALUE = 2**32 - 2  # slurmctld's NO_VAL
-_LATE_SECONDS = 300  # after the end of a job by which slurmctld calls MailProg
+_LATE_SECONDS = 900  # after a job's end slurmctld may call MailProg: it makes 64 calls at a time
 _NO_FILES = frozenset((errno.ELOOP, errno.ENXIO))  # of a link and of a socket
 
 
@@ -112,17 +112,18 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpooledFile(msgspec.Struct, frozen=True):
-    """A file of the spool; `event` is None if it is no event."""
+    """A file of the spool; `event` is None if it is no event, or cannot be read: `trouble`."""
 
     path: Path
     event: JobEvent | None
+    trouble: str = ""
 
 
 def read_spool(folder: Path, most: int) -> Iterator[SpooledFile]:
     """Read at most so many events of the spool, oldest first.
 
     Raises:
-        BadConfig: when the folder or an event cannot be read.
+        BadConfig: when the folder cannot be read.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -141,12 +142,11 @@ def read_spool(folder: Path, most: int) -> Iterator[SpooledFile]:
         except ValueError:
             yield SpooledFile(path, None)
         except OSError as error:
-            if error.errno not in _NO_FILES:
-                raise BadConfig(
-                    f"[job_mail] spool: cannot read {path}: {error.strerror}; the folder must have"
-                    " the group of this account and mode 2770, as docs/service.md says"
-                ) from error
-            yield SpooledFile(path, None)
+            trouble = (
+                f"[job_mail] spool: cannot read {path}: {error.strerror}; the file and the folder"
+                " must have the group of this account, the folder mode 2770"
+            )
+            yield SpooledFile(path, None, "" if error.errno in _NO_FILES else trouble)
 
 
 def _read_file(path: Path) -> bytes:

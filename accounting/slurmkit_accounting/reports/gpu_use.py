@@ -186,6 +186,8 @@ def _uses_by_run(connection: Connection, rows: Sequence[Any]) -> dict[int, list[
     for use in load_uses(connection, job_ids={row.job_id_raw for row in rows}):
         run = find_run(use.start, use.first, known[use.cluster_id, use.job])
         if run is not None:
+            if run.end is not None:  # its end came just now
+                use.finish(float(run.end))
             found[run.id].append(use)
     return defaultdict(list, {run_id: _best_source(uses) for run_id, uses in found.items()})
 

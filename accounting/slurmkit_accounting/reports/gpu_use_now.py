@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, or_, select, text
 
-from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS, load_samples
-from slurmkit_accounting.gpu_use.samples import GpuReading
+from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS, LatestSamples, load_latest
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
 from slurmkit_accounting.ledger.bulk_write import in_values
@@ -39,7 +38,6 @@ _OF_USE = [
         "memory_total_mib",
     )
 ]  # fmt: skip
-_Samples: TypeAlias = "list[tuple[GpuReading, bool]]"
 
 
 class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,17 +120,16 @@ def load_gpu_use_now(ledger: Ledger, asked: NowQuestion, now: float) -> tuple[Gp
         names = {row.id: row.name for row in connection.execute(select(clusters))}
         found = _shown_runs(connection, asked)
         uses = _uses_of(connection, found, asked.nodes)
-        samples: dict[int, _Samples] = defaultdict(list)
-        some = {use.node for use, _ in uses}
-        for number, shared, reading in load_samples(connection, begin, nodes=some) if some else ():
-            samples[number].append((reading, shared))
+        samples = load_latest(
+            connection, begin, [use.id for use, _ in uses], {use.node for use, _ in uses}
+        )
         curves: dict[int, Curve] = {}
         if asked.seconds > KEPT_SECONDS:
             curves = _load_curves(connection, [use.id for use, _ in uses])
     shown = [
         _now(use, run, names, samples[use.id], curves.get(use.id), asked, now)
         for use, run in uses
-        if samples[use.id]
+        if use.id in samples
     ]
     return tuple(
         sorted(shown, key=lambda each: (each.cluster, each.job_id_raw, each.node, each.index or 0))
@@ -202,22 +199,20 @@ def _now(
     use: Any,
     run: Any,
     names: dict[int, str],
-    samples: _Samples,
+    samples: LatestSamples,
     curve: Curve | None,
     asked: NowQuestion,
     now: float,
 ) -> GpuUseNow:
-    last, shared = samples[-1]
-    known = [
-        (each.at, each.utilisation * 100) for each, _ in samples if each.utilisation is not None
-    ]
+    _, shared, last = samples.last
+    known = [(at, share * 100) for at, share in zip(samples.times, samples.shares, strict=True)]
     since, busiest = (
         _since(known, use.interval),
         max((percent for _, percent in known), default=None),
     )
     if curve is not None and known:
         since, busiest = _reach_back(curve, now - asked.seconds, since, busiest)
-    totals = [each.memory_total_mib for each, _ in samples if each.memory_total_mib is not None]
+    total = last.memory_total_mib
     step = max(_LEAST_STEP, -(-min(asked.seconds, KEPT_SECONDS) // _MOST_RECENT))
     return GpuUseNow(
         cluster=names[use.cluster_id],
@@ -232,7 +227,7 @@ def _now(
         age=max(now - last.at, 0.0),
         utilisation=None if last.utilisation is None else round(last.utilisation * 100, 1),
         memory_mib=last.memory_mib,
-        memory_total_mib=totals[-1] if totals else use.memory_total_mib,
+        memory_total_mib=use.memory_total_mib if total is None else total,
         watts=None if last.watts is None else round(last.watts),
         since=since,
         busiest=None if busiest is None else round(busiest, 1),
@@ -276,12 +271,13 @@ def _recent(
     count = min(int((last - known[0][0]) // step) + 1, _MOST_RECENT)
     sums = [[0.0, 0.0] for _ in range(count)]
     covering: list[float | None] = [None] * count
+    covered = min(interval, step)
     for at, percent in known:
         place = count - 1 - int((last - at) // step)
         if 0 <= place < count:
             sums[place][0] += percent
             sums[place][1] += 1
-        before = count - 1 - int((last - at + min(interval, step)) // step)
+        before = count - 1 - int((last - at + covered) // step)
         if 0 <= before < count:
             covering[before] = percent
     means = (

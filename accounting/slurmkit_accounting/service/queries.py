@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
 from msgspec.structs import replace
@@ -95,10 +95,13 @@ class QueryAnswerer:
 
     def _answer(self, uid: int, query: ServiceQuery) -> ServiceAnswer:
         function = find_remote_function(query.ask)
-        with (self._open_to_change if function.changes else self._open_ledger)() as ledger:
+        with self._open_ledger() as ledger:
+            # Slurm may be asked here, so it must not be in a transaction of a writer.
             with ledger.transaction() as connection:
                 sight = self._sights.of(connection, uid)
-            value = function.answer(ledger, query.arguments, sight.scope, uid)
+            opened = self._open_to_change() if function.changes else nullcontext(ledger)
+            with opened as own:
+                value = function.answer(own, query.arguments, sight.scope, uid)
         if isinstance(value, Report):  # the reader must know which runs were counted
             notes = (*value.meta.notes, f"shown to {sight.words}")
             value = replace(value, meta=replace(value.meta, notes=notes))

@@ -122,11 +122,11 @@ def _check_metrics(node: str, path: Path) -> Iterator[Metric]:
     try:
         found = json.loads(path.read_text("utf-8"))
         # Once each: a GPU may have two notes of one check, as of two Xids.
-        series = {
-            tuple(str(each[name] or "") for name in ("check", "state", "uuid", "serial")): 1
+        series = dict.fromkeys(
+            tuple(str(each[name] or "") for name in labels[1:])
             for each in found["checks"]
             if each["state"] != "skipped"
-        }
+        )
         for values in series:
             states.add_metric((node, *values), 1)
         taken = GaugeMetricFamily(

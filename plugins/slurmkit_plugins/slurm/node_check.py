@@ -322,7 +322,7 @@ def drain(node: str, faults: "list[str]") -> "tuple[str | None, str]":
     if is_out and old == reason:
         return reason, ""
     if others:  # somebody's note on a node in use
-        reason = f"{old}; {reason}"
+        reason = f"{old}; {reason}"[: max(len(old), MOST_REASON)]
     code, said = _scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason)
     return (None, "cannot drain the node: " + said) if code else (reason, "drained: " + reason)
 

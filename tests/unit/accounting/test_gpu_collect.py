@@ -129,9 +129,14 @@ def _no_http(request: Any) -> None:
     request.wfile.write(b"x" * 300_000)
 
 
+def _strange_status(request: Any) -> None:
+    request.wfile.write(b"HTTP/1.0 \x1b[2J" + b"9" * 50_000 + b" OK\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     ("page", "why"),
     [
+        (_strange_status, "HTTP status none"),
         (_endless, "larger than 4 MiB"),
         (_failing, "HTTP status 503"),
         (_silent, "no answer within 0.3 s"),

@@ -235,6 +235,18 @@ def test_the_start_of_sacct_may_be_another_than_that_of_squeue(file_ledger):
     assert "80 %" in shown("1")
 
 
+def test_between_the_end_of_a_run_and_its_link_the_energy_is_the_same(file_ledger):
+    store_runs(file_ledger, ran(NOW - 600, 620))
+    store_running(file_ledger, (use_of(start=NOW - 600), steady(NOW - 600, 600)))
+    (before,) = _read(file_ledger, "1")
+    with file_ledger.transaction() as connection:
+        assert link_ended_runs(connection) == [1]
+    (after,) = _read(file_ledger, "1")
+    assert after.gpus[0].energy_seconds == 620
+    assert before.gpus[0].energy_seconds == after.gpus[0].energy_seconds
+    assert before.gpus[0].joules == after.gpus[0].joules
+
+
 def test_the_ledger_is_a_source_of_gpu_metrics(running_in_file):
     found = LedgerGpus().read(["c1", "c2"], seconds=1800)
     assert list(found) == ["c1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -264,6 +265,28 @@ def test_a_damaged_file_is_removed_and_named(lab: Lab) -> None:
     assert list(lab.spool.iterdir()) == []
 
 
+def test_an_event_that_cannot_be_read_stays_and_the_others_are_sent(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder without the setgid bit, where events have slurmctld's own group."""
+    refused = lab.event(12, "Began")
+    lab.event(13, "Began", at=NOW + 1)
+    real = os.open
+
+    def refuse(path: Any, *more: Any, **named: Any) -> int:
+        if path == refused:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *more, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("slurmkit_accounting.notify.spool.os.open", refuse)
+        with pytest.raises(NotSent, match=r"cannot read .*: Permission denied.*; 1 mails sent"):
+            lab.run()
+    assert list(lab.spool.iterdir()) == [refused]
+    lab.run(NOW + 30)
+    assert lab.subjects == ["Job 13 (train) started", "Job 12 (train) started"]
+
+
 def test_a_spool_that_cannot_be_read_is_an_error(lab: Lab) -> None:
     lab.spool.rmdir()
     with pytest.raises(BadConfig, match=r"\[job_mail\] spool: cannot read"):
@@ -412,6 +435,13 @@ def test_the_starts_of_an_arrays_tasks_are_one_mail(lab: Lab) -> None:
     lab.run(NOW + 600)
     assert lab.subjects == ["Array 12 (train) started: its first task runs"]
     assert lab.waiting == 0
+
+
+def test_the_start_of_an_array_is_told_once_however_long_it_runs(lab: Lab) -> None:
+    for task, at in ((1, NOW), (2, NOW + 29 * 86400), (3, NOW + 31 * 86400)):
+        lab.event(100 + task, "Began", at=at, ARRAY_JOB_ID=12, ARRAY_TASK_ID=task)
+        lab.run(at)
+    assert lab.subjects == ["Array 12 (train) started: its first task runs"]
 
 
 def test_ten_thousand_tasks_are_one_mail_within_a_minute(lab: Lab) -> None:

@@ -7,6 +7,7 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_f
 from slurmkit_accounting.notify import mail_settings
 from slurmkit_accounting.notify.mail_settings import MailSettings, settings_of
 from slurmkit_accounting.remote.client import configured_remote
+from slurmkit_accounting.remote.protocol import ServiceQuery
 from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
@@ -157,3 +159,28 @@ def test_the_service_calls_no_function_that_does_not_ask_who_asks() -> None:
 
     with pytest.raises(TypeError, match="everything must take `scope` or `uid`"):
         also_remote(everything)
+
+
+def test_slurm_is_asked_who_somebody_is_before_the_ledger_is_open_for_writing(
+    ledger: Ledger,
+) -> None:
+    """sacctmgr may take a minute, in which nothing else could write."""
+    opened: list[str] = []
+    asked_after: list[list[str]] = []
+
+    @contextmanager
+    def open_to_change() -> Iterator[Ledger]:
+        opened.append("to change")
+        yield ledger
+
+    def sacctmgr(*_: object) -> str:
+        asked_after.append(list(opened))
+        return ""
+
+    def log(what: str, **facts: object) -> None:
+        print(what, facts)
+
+    sights = Permissions(ServiceSection(), FakeSlurm({"sacctmgr": sacctmgr}), log)
+    answers = QueryAnswerer(open_for_reading, sights, log, open_to_change)
+    answers(ALICE, ServiceQuery("change_mail_settings", {"mails": "never"}))
+    assert (opened, asked_after) == (["to change"], [[]])

@@ -310,7 +310,7 @@ def test_the_command_of_slurmkit_is_the_same_program(
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{node.bin}:/usr/bin:/bin")
-    assert run_to_exit_code(cli, ["node-check", "--json"]) == 2
+    assert run_to_exit_code(cli, ["node-check", "--json", "--context", "health"]) == 2
     assert json.loads(capfd.readouterr().out)["context"] == "hand"
     assert not node.told()
     assert run_to_exit_code(cli, ["node-check", "--", "--list"]) == 0
@@ -381,6 +381,10 @@ def test_a_note_on_a_node_in_use_stays_in_front(node: NodeLab) -> None:
     node.run(env=node.environment)
     said = "a loud fan; slurmkit: gpus: 1 of 2 GPUs are there"
     assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={said}"]
+    node.node("IDLE", "loud " * 45 + "fan")
+    node.run(env=node.environment)
+    (told,) = node.told()
+    assert len(told.partition("Reason=")[2]) == 240
 
 
 def test_a_reason_that_cannot_be_read_is_not_replaced(node: NodeLab) -> None:

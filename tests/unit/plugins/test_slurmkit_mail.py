@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import errno
 import os
 import stat
 import subprocess
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 from mail_spool import SCRIPT, call_script, install_script, job_environment
 from slurmkit_accounting.notify.spool import parse_event, read_spool
-
-from slurmkit.errors import BadConfig
 
 ENDED = job_environment(12, "Ended", JOB_EXIT_CODE2="0:0")
 
@@ -153,18 +150,3 @@ def test_links_in_the_spool_are_not_followed(spool: Path, tmp_path: Path) -> Non
     (spool / "1.event").symlink_to(secret)
     os.mkfifo(spool / "2.event")
     assert [found.event for found in read_spool(spool, 10)] == [None, None]
-
-
-def test_an_event_that_cannot_be_read_stays(
-    script: Path, spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a folder without the setgid bit, where events have slurmctld's own group."""
-    call_script(script, ENDED)
-
-    def refuse(path: Path, *_: int) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr("slurmkit_accounting.notify.spool.os.open", refuse)
-    with pytest.raises(BadConfig, match=r"cannot read .*\.event: Permission denied.*mode 2770"):
-        list(read_spool(spool, 10))
-    assert len(list(spool.iterdir())) == 1

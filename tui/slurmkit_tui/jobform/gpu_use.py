@@ -103,7 +103,7 @@ class GpusNow(msgspec.Struct, frozen=True):
             gpus: who holds them now, as Slurm says.
             now: epoch seconds; of what is older than five minutes, the percentage is unknown.
         """
-        by_holder = {
+        by_holder: dict[tuple[str, int | None, str | None], GpuNow] = {
             (row.node, row.index, row.job_id): row
             for row in self.rows
             if row.index is not None and cluster in (None, row.cluster)

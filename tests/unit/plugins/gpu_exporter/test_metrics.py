@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -231,6 +232,10 @@ def test_results_of_the_health_check_are_on_the_page(make: Make, tmp_path: Path)
     assert ("ecc", "ok", "") in found
     assert not {check for check, _, _ in found} & {"infiniband", "leftovers"}
     assert shown["slurmkit_node_check_time_seconds", (("node", "n1"),)] > time.time() - 1000
+    one = {"check": "xid", "state": "note", "uuid": None, "serial": None}
+    twice = {"checks": [one | {"text": "63"}, one | {"text": "94"}], "time": 1}
+    (tmp_path / "checks" / "health.json").write_text(json.dumps(twice), "utf-8")
+    assert collector.page("")[1].count(b"slurmkit_node_check{") == 1
     (tmp_path / "checks" / "health.json").write_text('{"checks": [{"state": "ok"}]}', "utf-8")
     shown = series(collector.page("")[1])
     assert not any(name.startswith("slurmkit_node_check") for name, _ in shown)
