@@ -23,6 +23,7 @@ from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
 from slurmkit.formats.tres import Gres
 from slurmkit.jobs import pending_reasons
+from slurmkit.planning.amounts import takes_whole_nodes
 from slurmkit.planning.checks.fixes import RequestBuilder, request_builder
 from slurmkit.planning.checks.nodes import selected_nodes
 from slurmkit.planning.checks.registry import CHECKS, check
@@ -257,7 +258,7 @@ def resource_need(request: Request) -> ResourceNeed:
         seconds=request.seconds,
         names=frozenset(n.name for n in request.fitting)
         & {n.name for n in selected_nodes(request)},
-        exclusive=request.spec.exclusive is True,
+        exclusive=takes_whole_nodes(request.spec, request.partition),
     )
 
 

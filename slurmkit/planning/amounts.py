@@ -22,9 +22,10 @@ from slurmkit.state.model import Capabilities, Node, Partition
 _SHARED = ("gres/shard", "gres/mps")
 # From here on slurmctld spreads the CPUs that MaxMemPerCPU adds evenly over the tasks.
 _RAISED_PER_TASK_SINCE = (24, 11)
-# Before it each node gets the CPUs of `--ntasks-per-node` tasks, also where `--ntasks` are fewer
-# (`dist_tasks_compute_c_b` in src/plugins/select/cons_tres/dist_tasks.c).
-_TASKS_COUNT_SINCE = (24, 11)
+# From the first to before the second a job gets the CPUs of its `--ntasks`; before and after, each
+# node gets those of `--ntasks-per-node` tasks, also where `--ntasks` are fewer (`_get_task_count`
+# in src/plugins/select/cons_tres/dist_tasks.c).
+_TASKS_COUNT = (24, 11), (25, 11)
 
 
 class JobAmounts(NamedTuple):
@@ -115,7 +116,13 @@ def takes_whole_nodes(spec: JobSpec, partition: Partition) -> bool:
 
     Memory per CPU then counts for each of those CPUs.
     """
-    return spec.exclusive is True or partition.settings.get("OverSubscribe") == "EXCLUSIVE"
+    settings = partition.settings
+    return (
+        spec.exclusive is True
+        or settings.get("OverSubscribe") == "EXCLUSIVE"
+        # What 26.05 and later print of the same setting: src/api/partition_info.c.
+        or settings.get("Exclusive") in {"NODE", "TOPO"}
+    )
 
 
 def parse_memory_mib(text: str) -> int:
@@ -192,7 +199,8 @@ def _asked_cpus(job: PlacedJob, nodes: int) -> int:
     """Return the CPUs that the whole job asks for on that many nodes."""
     layout = job.layout
     tasks = layout.tasks
-    if layout.ntasks is not None and job.capabilities.release < _TASKS_COUNT_SINCE:
+    since, until = _TASKS_COUNT
+    if layout.ntasks is not None and not since <= job.capabilities.release < until:
         tasks = max(tasks, (job.spec.ntasks_per_node or 0) * nodes)
     if job.kind is None and layout.ntasks is not None and not job.spec.overcommit:
         # MinNodes may give it more nodes than tasks, each with a CPU

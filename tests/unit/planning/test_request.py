@@ -75,8 +75,11 @@ def test_an_exclusive_job_is_charged_for_whole_nodes() -> None:
     parts = request(gpus=Gpus(shard=1), exclusive=True).total
     assert (parts["gres/shard"], "gres/gpu" in parts) == (16, False)
     assert "gres/gpu" not in request(exclusive="user").total
-    known = with_settings("gpu", OverSubscribe="EXCLUSIVE")
-    assert request(known, gpus=Gpus(2, "a100")).total["gres/gpu"] == 8
+    for setting in ({"OverSubscribe": "EXCLUSIVE"}, {"OverSubscribe": "NO", "Exclusive": "NODE"}):
+        known = with_settings("gpu", **setting)
+        assert request(known, gpus=Gpus(2, "a100")).total["gres/gpu"] == 8
+    known = with_settings("gpu", Exclusive="USER")
+    assert request(known, gpus=Gpus(2, "a100")).total["gres/gpu"] == 2
 
 
 @pytest.mark.parametrize(
