@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,6 +64,10 @@ async def test_a_missing_log_and_a_bad_search_are_told(tmp_path: Path) -> None:
         await expect_text(pilot, "cannot read")
         await pilot.press("slash", "(", "enter")
         await expect_text(pilot, "is no regular expression")
+        await asyncio.sleep(1.5)  # the file is read again meanwhile
+        await expect_text(pilot, "is no regular expression")
+        await pilot.press("escape")
+        await expect_text(pilot, "cannot read")
 
 
 async def test_tabs(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ class LogView(Vertical):
         self._path: str | None = None
         self._following = True
         self._said = ""
+        self._wrong_pattern = ""  # why the pattern in the search line cannot be searched
         self._searching = 0
         self._steps: list[Step] = []
         self._walker: Worker[None] | None = None
@@ -339,7 +340,8 @@ class LogView(Vertical):
         try:
             self.lines.pattern = re.compile(event.value.encode(), re.IGNORECASE | re.MULTILINE)
         except re.error as error:
-            self.say(f"/{event.value}/ is no regular expression: {error}")
+            self._wrong_pattern = f"/{event.value}/ is no regular expression: {error}"
+            self._update_status()
             return
         self._close_search()
         self._drop_steps()
@@ -350,9 +352,11 @@ class LogView(Vertical):
         is_open = bool(self.display and self.query_one(Input).display)
         if is_open:
             self._close_search()
+            self._update_status()
         return is_open
 
     def _close_search(self) -> None:
+        self._wrong_pattern = ""
         field = self.query_one(Input)
         field.display, field.disabled = False, True
         self.lines.focus()
@@ -426,5 +430,6 @@ class LogView(Vertical):
         where = f"{part:.0%} of {format_bytes(page.size)}" if page.size else ""
         modes = {"following": self._following, "wrapped": self.lines.wraps}
         marks = [mark for mark, is_on in modes.items() if is_on]
-        parts = [self._said, *marks, where, self._path if where and self._path else ""]
+        said = self._wrong_pattern or self._said
+        parts = [said, *marks, where, self._path if where and self._path else ""]
         self.query_one("#log-said", Static).update(printable("  ·  ".join(filter(None, parts))))
