@@ -24,11 +24,13 @@ PICTURES = {
     "tui-home": ("home", ()),
     "tui-mine": ("mine", ()),
     "tui-gpus": ("gpus", ("right",)),
+    "tui-job-gpus": ("mine", (*FIND, "U")),
+    "tui-map-by-use": ("gpus", ("b", "b", "b")),
     "tui-log": ("mine", (*FIND, "l")),
     "tui-why": ("mine", ("slash", *"70b", "enter", "w")),
 }
 FORM = {
-    "what": "python train.py --epochs 20",
+    "what": "python3 first_steps.py --epochs 20",
     "job-name": "first-steps",
     "gpus": "a100:2",
     "cpus-per-task": "8",
