@@ -70,7 +70,13 @@ class BrokenPlugin(SlurmkitError):
 
 
 class SlurmError(SlurmkitError):
-    """Slurm refused or did not answer."""
+    """Slurm refused or did not answer.
+
+    Attributes:
+        output: what the command had printed until then, where that is known.
+    """
+
+    output: str = ""
 
 
 class SlurmMissing(SlurmError):
@@ -155,6 +161,10 @@ class ImageError(SlurmkitError):
 
 class LedgerError(SlurmkitError):
     """The ledger's database cannot be opened, read or written."""
+
+
+class NoLedger(LedgerError):
+    """There is no ledger yet."""
 
 
 class ServiceError(LedgerError):

@@ -29,9 +29,17 @@ if TYPE_CHECKING:
         NoSamples,
     )
     from slurmkit.state.model import Capabilities
+    from slurmkit.state.past_waits import (
+        AmountClass,
+        JobKind,
+        PastWaitReader,
+        PastWaits,
+        WaitsOfKind,
+    )
 
 __all__ = [
     "KINDS",
+    "AmountClass",
     "Backend",
     "Capabilities",
     "Finding",
@@ -39,16 +47,20 @@ __all__ = [
     "GpuMetrics",
     "GpuSample",
     "GpuTrace",
+    "JobKind",
     "JobSpec",
     "JobWindow",
     "LaunchStep",
     "Launcher",
     "NoSamples",
+    "PastWaitReader",
+    "PastWaits",
     "Plugin",
     "Policy",
     "Review",
     "Runtime",
     "Submission",
+    "WaitsOfKind",
     "has_section",
     "load_plugin",
     "load_section",
@@ -57,6 +69,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AmountClass": "state.past_waits:AmountClass",
     "Backend": "jobs.backends.protocol:Backend",
     "Capabilities": "state.model:Capabilities",
     "Finding": "spec.findings:Finding",
@@ -64,17 +77,21 @@ _HOMES = {
     "GpuMetrics": "state.gpu_metrics:GpuMetrics",
     "GpuSample": "state.gpu_metrics:GpuSample",
     "GpuTrace": "state.gpu_metrics:GpuTrace",
+    "JobKind": "state.past_waits:JobKind",
     "JobSpec": "spec.jobspec:JobSpec",
     "JobWindow": "state.gpu_metrics:JobWindow",
     "KINDS": "config.plugins:KINDS",
     "LaunchStep": "planning.launchers.base:LaunchStep",
     "Launcher": "planning.launchers.base:Launcher",
     "NoSamples": "state.gpu_metrics:NoSamples",
+    "PastWaitReader": "state.past_waits:PastWaitReader",
+    "PastWaits": "state.past_waits:PastWaits",
     "Plugin": "config.plugins:Plugin",
     "Policy": "planning.policies:Policy",
     "Review": "planning.policies:Review",
     "Runtime": "planning.containers:Runtime",
     "Submission": "spec.submission:Submission",
+    "WaitsOfKind": "state.past_waits:WaitsOfKind",
     "has_section": "config.files:has_section",
     "load_plugin": "config.plugins:load_plugin",
     "load_section": "config.files:load_section",

@@ -9,12 +9,11 @@ never from the command line.
 from __future__ import annotations
 
 import os
-import stat
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from slurmkit.config.files import read_secret_file
 from slurmkit.errors import BadConfig
 
 ServerTimeout = Annotated[int, msgspec.Meta(ge=1, le=3600)]
@@ -31,6 +30,12 @@ ClientTimeout = Annotated[int, msgspec.Meta(ge=1, le=86400)]
 LedgerMinutes = Annotated[int, msgspec.Meta(ge=0, le=1440)]
 ArrayHours = Annotated[int, msgspec.Meta(ge=1, le=720)]
 
+BUDGETS_LAST_RELEASE = (
+    "This release is the last one that reads budgets.toml. To take its budgets over as allocations,"
+    " an operator runs: slurmkit allocation import"
+)
+"""What the report, its notices and the TUI say where they show budgets of the file."""
+
 
 class LedgerSection(msgspec.Struct, frozen=True):
     """`[ledger]`: the database and its files.
@@ -44,6 +49,27 @@ class LedgerSection(msgspec.Struct, frozen=True):
     db: str = ""
     budgets: str = ""
     overrides: str = ""
+
+
+class AllocationSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[allocation]`: how Slurm enforces allocations.
+
+    Attributes:
+        enforce: what `slurmkit allocation apply` sets GrpTRESMins on: `association` (of the
+            account) or `qos` (a QOS with NoDecay for each holder); empty: nothing.
+        qos: name of the QOS; `{name}` stands for the account, PI or project, `{kind}` for
+            `account`, `pi` or `project`.
+        at_end: what becomes of a job beyond what is left: `hold` lets it wait, `refuse` does not
+            take it if it was larger than what was left at the last apply (only with `qos`), `lower`
+            moves it to the first QOS of `free_qos` at the next apply (only with `qos`), `warn` sets
+            no limit.
+        free_qos: QOS whose jobs no allocation pays for.
+    """
+
+    enforce: Literal["", "association", "qos"] = ""
+    qos: str = "alloc_{name}"
+    at_end: Literal["hold", "refuse", "lower", "warn"] = "hold"
+    free_qos: tuple[str, ...] = ()
 
 
 class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,17 +217,23 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     """`[ledger.service]`: the address of the site's ledger service, and who may see what.
 
     Attributes:
-        url: for clients, `http://HOST:PORT` of the service; reports ask it unless --db is given.
+        url: for clients, `http://HOST:PORT` of the service, or `unix:/PATH` of its socket on the
+            same host; reports ask it unless --db is given.
         user: the account the service runs as, by name or uid; only it can read a query, and
             clients take answers from nobody else.
         timeout: seconds a client waits for an answer.
-        listen: for the service, the address it answers queries on.
+        listen: for the service, the address it answers queries on: `HOST:PORT`, where MUNGE
+            certifies who asks, or `unix:/PATH`, where the kernel does. Of several, separated by
+            blanks, it answers on each.
         monitor: for the service, the address of /health and /metrics.
         operators: user names that see everything; so do Slurm's operators and administrators.
         operator_groups: groups of the operating system whose members see everything.
         stale_after: /health fails when the last successful ingest is older, in seconds.
         people_stale_after: /health fails when people were last read longer ago, in seconds.
         metrics_by_user: whether metrics name users.
+        totals_for_everybody: whether everybody sees how many GPUs of each type were held and used
+            in each hour, as in the curve of `slurmkit tui`, and how long jobs waited that few
+            users ran. It names nobody.
     """
 
     url: str = ""
@@ -214,6 +246,12 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     stale_after: int = 3 * 3600
     people_stale_after: int = 3 * 86400
     metrics_by_user: bool = False
+    totals_for_everybody: bool = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of `listen`; an empty one, at which nothing can listen, for none."""
+        return tuple(self.listen.split()) or ("",)
 
 
 class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,11 +285,12 @@ class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: `exporters`: the service reads `slurmkit gpu-exporter` on the nodes of running GPU
             jobs. `prometheus`, or another plugin of `slurmkit.gpu_metrics` that keeps old samples:
-            it is asked for each run that has ended. Empty: nothing is read.
+            it is asked for the running jobs, if it can be, and for each run that has ended. Empty:
+            nothing is read.
         url: address of the exporter of a node; `{node}` stands for the name of the node.
         token_file: file with the exporters' bearer token, not readable by others; needs a port
             below 1024 or https in `url`.
-        interval: seconds between two samples. Of a plugin: the least time that a sample covers.
+        interval: seconds between two rounds. Of a plugin also the least time that a sample covers.
         deadline: seconds in which a node must answer; a node that does not costs only its own
             samples.
         ask_days: runs that ended longer ago are not asked for.
@@ -284,28 +323,3 @@ def read_bind_password(section: LdapSection) -> str:
             f" set bind_password_file, or {PASSWORD_VARIABLE} in the environment"
         )
     return password
-
-
-def read_secret_file(key: str, name: str) -> str:
-    """Read a secret from its file; empty when no file is named.
-
-    Args:
-        key: the configuration key that names the file, for the error.
-        name: path of the file.
-
-    Raises:
-        BadConfig: when the file cannot be read, or everybody on this machine can read it.
-    """
-    if not name:
-        return ""
-    path = Path(name)
-    try:
-        with path.open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadConfig(f"{key}: cannot read {path}: {why}") from error
-    if mode & stat.S_IRWXO:
-        raise BadConfig(f"{key}: everybody can read {path}; run: chmod o= {path}")
-    return text.removesuffix("\n")

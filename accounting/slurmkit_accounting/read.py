@@ -17,17 +17,29 @@ import msgspec
 
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import check_job_id
+from slurmkit.state.gpu_metrics import RunBesideEarlier
+from slurmkit.state.past_waits import PastWaits
+from slurmkit_accounting.allocations.balance import (
+    AllocationHistory,
+    Balance,
+    Balances,
+    allocation_history,
+    balances,
+)
 from slurmkit_accounting.calendar import find_zone, months_back
+from slurmkit_accounting.config import BUDGETS_LAST_RELEASE
 from slurmkit_accounting.gpu_use.series import CurvePoint
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.remote.served import open_any_ledger as ledger
+from slurmkit_accounting.reports.benchmark import Bounds, benchmark_report
 from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.capacity import capacity_report
 from slurmkit_accounting.reports.counted import Question, check_dimensions
 from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, KEY_DIMENSIONS, dimension_name
+from slurmkit_accounting.reports.earlier_runs import load_run_beside_earlier
 from slurmkit_accounting.reports.efficiency import efficiency_report
-from slurmkit_accounting.reports.explain import Evidence, explain_report
+from slurmkit_accounting.reports.explain import RUNS, Evidence, explain_report
 from slurmkit_accounting.reports.explain import load_evidence as evidence_of
 from slurmkit_accounting.reports.gpu_use import GpuUseOfGpu, GpuUseOfRun, load_gpu_use
 from slurmkit_accounting.reports.gpu_use_now import GpuUseNow, NowQuestion, load_gpu_use_now
@@ -39,6 +51,7 @@ from slurmkit_accounting.reports.gpu_use_over_time import (
 )
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report
 from slurmkit_accounting.reports.nodes import nodes_report
+from slurmkit_accounting.reports.past_waits import load_past_waits
 from slurmkit_accounting.reports.question import EVERYTHING, Scope, report_window
 from slurmkit_accounting.reports.reclaimed import reclaimed_report
 from slurmkit_accounting.reports.usage import usage_report
@@ -46,10 +59,12 @@ from slurmkit_accounting.reports.wait import wait_report
 from slurmkit_accounting.sacct.values import LATEST_TIME
 
 __all__ = [
-    "Column", "CurvePoint", "Evidence", "GpuUseInTime", "GpuUseNow", "GpuUseOfGpu", "GpuUseOfRun",
-    "GpuUseOverTime", "Ledger", "Meta", "More", "Panel", "Report", "Scope", "budget", "capacity",
-    "efficiency", "evidence", "explain", "gpu_use_now", "gpu_use_of", "gpu_use_over_time",
-    "ledger", "nodes", "reclaimed", "usage", "wait",
+    "BUDGETS_LAST_RELEASE", "AllocationHistory", "Balance", "Balances", "Column", "CurvePoint",
+    "Evidence", "GpuUseInTime", "GpuUseNow", "GpuUseOfGpu", "GpuUseOfRun", "GpuUseOverTime",
+    "Ledger", "Meta", "More", "Panel", "Report", "RunBesideEarlier", "Scope", "allocation_history",
+    "balances", "benchmark", "budget", "capacity", "efficiency", "evidence", "explain",
+    "gpu_use_now", "gpu_use_of", "gpu_use_over_time", "ledger", "nodes", "past_waits",
+    "reclaimed", "run_beside_earlier", "usage", "wait",
 ]  # fmt: skip
 
 SUSPENDED = ("charge", "skip")
@@ -216,6 +231,7 @@ def nodes(
     end: str | None = None,
     *,
     by: str = "node",
+    node: str | None = None,
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
@@ -225,15 +241,58 @@ def nodes(
         books: an open ledger.
         begin: as in `usage`, like `end`.
         end: see `usage`.
-        by: `node`, `gpu` (by serial number, where a reason names it) or `check`.
-        scope: whose usage the reader may see; outages have no owner, so everybody sees them.
+        by: `node`, `gpu` (by serial number, where a reason names it), `check`, or `outage` for the
+            history: a row for each outage, the newest first.
+        node: only outages of this node.
+        scope: whose usage the reader may see; outages have no owner, so everybody sees them. Only
+            who sees everything sees the texts of reasons.
         **more: see `More`; of the filters only `cluster` has an effect.
 
     Raises:
         BadInput: for an invalid date, zone or `by`.
         LedgerError: when the ledger cannot be read.
     """
-    return nodes_report(books, _question(begin, end, scope, more), by)
+    return nodes_report(books, _question(begin, end, scope, more), by, node)
+
+
+@also_remote
+def benchmark(
+    books: Ledger,
+    begin: str | None = None,
+    end: str | None = None,
+    *,
+    by: str = "gpu",
+    benchmarks: Sequence[str] = (),
+    below: float = 5.0,
+    mads: float = 3.0,
+    scope: Scope = EVERYTHING,
+    **more: Unpack[More],
+) -> Report:
+    """Report what `slurmkit benchmark` measured: values, trends, slow nodes and GPUs, prices.
+
+    Args:
+        books: an open ledger.
+        begin: as in `usage`, like `end`; without dates, this month and the 11 before.
+        end: see `usage`.
+        by: `gpu`, `node`, `gpu_type`, `day` or `month`.
+        benchmarks: only these, e.g. `matmul_bf16`; all when left out.
+        below: a value is slow if it is more than so many percent below the median of its type,
+        mads: and more than so many median absolute deviations.
+        scope: whose usage the reader may see; benchmarks have no owner, so everybody sees them.
+        **more: see `More`; of the filters only `cluster` and `gpu_type` have an effect.
+
+    Raises:
+        BadInput: for an invalid date, zone, `by`, `below` or `mads`.
+        BadConfig: for prices that cannot be used.
+        LedgerError: when the ledger cannot be read.
+    """
+    question = _question(begin, end, scope, more)
+    if begin is None and "month" not in question.filters:
+        first = months_back(question.window[0], 11, question.zone)
+        question = msgspec.structs.replace(question, window=(first, question.window[1]))
+    bounds = Bounds(below, mads)
+    name = by.replace("-", "_")
+    return benchmark_report(books, question, name, benchmarks=benchmarks, bounds=bounds)
 
 
 @also_remote
@@ -267,6 +326,8 @@ def explain(
     begin: str | None = None,
     end: str | None = None,
     *,
+    runs: str = "held",
+    most: int | None = None,
     scope: Scope = EVERYTHING,
     **more: Unpack[More],
 ) -> Report:
@@ -276,14 +337,22 @@ def explain(
         books: an open ledger.
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
+        runs: `held` are those that held resources in the window, `lost` those of the column
+            `gpu_hours_lost`, `started` those that `wait` counts, `measured` those that
+            `efficiency` counts, `waiting` those that waited at the last ingest.
+        most: rows to return, the first ones; the totals are of all runs. All when left out.
         scope: see `usage`.
         **more: see `More`.
 
     Raises:
-        BadInput: as in `usage`.
+        BadInput: as in `usage`, and for other `runs`.
         LedgerError: when the ledger cannot be read.
     """
-    return explain_report(books, _question(begin, end, scope, more))
+    if runs not in RUNS:
+        raise BadInput(f"runs must be {', '.join(RUNS)}; not {runs!r}")
+    if most is not None and most < 1:
+        raise BadInput(f"most must be 1 or more; not {most}")
+    return explain_report(books, _question(begin, end, scope, more), runs, most)
 
 
 @also_remote
@@ -323,6 +392,56 @@ def gpu_use_of(
         LedgerError: when the ledger cannot be read.
     """
     return load_gpu_use(books, _check_job_ids(job), cluster=cluster, scope=scope)
+
+
+@also_remote
+def run_beside_earlier(
+    books: Ledger,
+    job: str,
+    *,
+    started: int | None = None,
+    ended: int | None = None,
+    scope: Scope = EVERYTHING,
+) -> RunBesideEarlier:
+    """Return one run of a job, and the completed runs of the same user and job name before it.
+
+    `earlier` are at most ten, which ended in the 30 days before the run began, newest first. Tasks
+    of the same array are left out. Each `MeasuredRun` has what the run held and what was measured;
+    None is unknown.
+
+    Args:
+        books: an open ledger.
+        job: one job: `12`, `12_3` or `12+1`.
+        started: epoch seconds at which the run began; the last run when left out.
+        ended: epoch seconds at which it ended.
+        scope: which runs the reader may see.
+
+    Raises:
+        BadInput: when there is no such run that the reader may see.
+        LedgerError: when the ledger cannot be read.
+    """
+    return load_run_beside_earlier(
+        books, check_job_id(job), started=started, ended=ended, scope=scope
+    )
+
+
+@also_remote
+def past_waits(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> PastWaits:
+    """Return how long the jobs waited that started in the last 30 days, by kind of job.
+
+    A kind is told of if it had at least 20 jobs. To a reader who may not see sums over all runs it
+    is told of only if these were jobs of at least three users, and not more than half of them of
+    one user; and the number of jobs is rounded down to a multiple of 20.
+
+    Args:
+        books: an open ledger.
+        cluster: name of the cluster.
+        scope: which runs the reader may see.
+
+    Raises:
+        LedgerError: when the ledger cannot be read.
+    """
+    return load_past_waits(books, cluster, scope, int(time.time()))
 
 
 @also_remote
@@ -392,7 +511,7 @@ def gpu_use_over_time(
         span: `24h` and `7d` are by hour, `30d` is by day; each up to now.
         cluster: name of the cluster; needed where the ledger has several.
         timezone: IANA name of the zone in which hours and days begin; the host's when left out.
-        scope: which runs the reader may see.
+        scope: which runs the reader may see; with totals, those of everybody.
 
     Raises:
         BadInput: for another span, an unknown zone, or a cluster that the ledger does not have.
@@ -401,7 +520,7 @@ def gpu_use_over_time(
     if span not in SPANS:
         raise BadInput(f"span must be {', '.join(SPANS)}; not {span!r}")
     zone = find_zone(timezone)
-    return load_gpu_use_over_time(books, span, cluster, zone, scope, int(time.time()))
+    return load_gpu_use_over_time(books, span, cluster, zone, scope.of_totals, int(time.time()))
 
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:
@@ -425,6 +544,7 @@ def _question(begin: str | None, end: str | None, scope: Scope, more: More) -> Q
         raise BadInput(f"suspended must be {' or '.join(SUSPENDED)}; not {suspended!r}")
     return Question(
         window=report_window(begin, end, where, only, moment),
+        is_until_now=end is None and "month" not in only,
         zone=where,
         filters=only,
         suspended=suspended,

@@ -8,17 +8,18 @@ processes on all machines apart.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 import msgspec
 
+from slurmkit.config.paths import lock_file, open_lock_file
 from slurmkit.errors import ImageError
 from slurmkit_containers.trust import (
     ReportProgress,
@@ -312,38 +313,25 @@ def hold_lock(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterato
     Raises:
         ImageError: when the file system has no locks.
     """
-    handle = _open(path)
-    try:
-        if not _take(handle, path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+    with open_lock_file(path) as lock:
+        if not _lock(lock, path, 0):
             waiting()
-            _take(handle, path, fcntl.LOCK_EX)
+            _lock(lock, path, None)
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
     """Hold the lock `path` if it is free; yield whether it was."""
-    handle = _open(path)
+    with open_lock_file(path) as lock:
+        yield _lock(lock, path, 0)
+
+
+def _lock(lock: FileIO, path: Path, patience: float | None) -> bool:
     try:
-        yield _take(handle, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-
-
-def _take(handle: int, path: Path, how: int) -> bool:
-    try:
-        fcntl.flock(handle, how)
-    except BlockingIOError:
-        return False
+        return lock_file(lock, patience)
     except OSError as error:
         raise ImageError(
             f"{path.parent} is on a file system without locks ({error.strerror}); set another"
             " folder in [containers] cache"
         ) from error
-    return True

@@ -1,8 +1,9 @@
 # slurmkit in a container: installed from the mounted checkout, set up as docker/conf/login says.
-# shellcheck shell=bash disable=SC2154 # set by lib.sh
+# shellcheck shell=bash disable=SC2154,SC2034 # set by lib.sh; templates name their variables
 
 SOURCE=/opt/slurmkit/src
 VENV=/opt/slurmkit/venv
+LOGIN_ADDRESS=/etc/slurmkit/login.address
 
 install_slurmkit() {
     local copy
@@ -26,14 +27,38 @@ install_slurmkit() {
     log "$(slurmkit --version 2>&1 | tail -n 1) is installed"
 }
 
+# Sshd listens on a port of the host that Docker has chosen; `keep_login_address` noted which.
+configure_site() {
+    local address TUNNEL=''
+    if [[ -s $LOGIN_ADDRESS ]]; then
+        address=$(<"$LOGIN_ADDRESS")
+        printf -v TUNNEL '\n[tunnel]\nlogin = "%s"\nport = %d' "${address%:*}" "${address##*:}"
+    fi
+    render login/config.toml /etc/slurmkit/config.toml root:root 0644 TUNNEL
+}
+
+# Reads HOST:PORT from standard input.
+keep_login_address() {
+    cat >"$LOGIN_ADDRESS"
+    configure_site
+}
+
 # slurmkit's settings, and the system account that keeps the books, with settings of its own.
 configure_slurmkit() {
-    local home=/var/lib/slurmkit own=$1
-    render login/config.toml /etc/slurmkit/config.toml root:root 0644
+    local home=/var/lib/slurmkit
+    configure_site
     install -m 0644 "$SECRETS/ca.pem" /etc/slurmkit/ca.pem
     install -o root -g slurmkit -m 0640 "$SECRETS/ldap-reader.password" /etc/slurmkit/ldap.password
     install -d -o slurmkit -g slurmkit -m 0750 "$home"
     install -o slurmkit -g slurmkit -m 0600 /dev/null "$home/.pgpass"
     echo "postgres:5432:*:slurmkit:$(secret postgres.password)" >"$home/.pgpass"
-    render "login/$own" "$home/.config/slurmkit/config.toml" slurmkit:slurmkit 0644
+    configure_account "$1" "$home/.config/slurmkit/config.toml"
+}
+
+# configure_account TEMPLATE FILE: with PORTAL_URL, the service also serves the pages for PIs.
+configure_account() {
+    local PORTAL=''
+    [[ -z ${PORTAL_URL:-} ]] || printf -v PORTAL '\n[ledger.portal]\n%s\nurl = "%s"\nlogin = ["ldap"]' \
+        'listen = "unix:/run/slurmkit-portal/socket"' "$PORTAL_URL"
+    render "login/$1" "$2" slurmkit:slurmkit 0644 PORTAL
 }

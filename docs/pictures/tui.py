@@ -22,6 +22,7 @@ PATIENCE = 60  # seconds until something has answered
 FIND = ("slash", *"pretrain", "enter")
 PICTURES = {
     "tui-home": ("home", ()),
+    "tui-utilization": ("utilization", ()),
     "tui-mine": ("mine", ()),
     "tui-gpus": ("gpus", ("right",)),
     "tui-job-gpus": ("mine", (*FIND, "U")),

@@ -21,7 +21,7 @@ from slurmkit.formats.tres import Tres
 from slurmkit.jobs.backends.pyslurm_usable import PyslurmCheck, check_pyslurm
 from slurmkit.jobs.describe import Fact
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.associations import current_user, read_standing
+from slurmkit.state.associations import QOS_LIMIT_FIELDS, current_user, read_standing
 from slurmkit.state.cache import load_capabilities
 from slurmkit.state.gpu_topology import (
     GpuLinks,
@@ -48,14 +48,7 @@ _PARTITIONS = tuple("PARTITION STATE NODES GPUS MAXTIME DEFTIME MAXNODES QOS WHO
 _QOS = tuple("QOS YOU PRIORITY MAXTIME PREEMPTS FLAGS LIMITS".split())
 
 _LIMIT_NAMES = {
-    "max_jobs": "MaxJobsPU",
-    "max_submit": "MaxSubmitPU",
-    "max_tres_per_user": "MaxTRESPU",
-    "max_tres_run_mins_per_user": "MaxTRESRunMinsPU",
-    "max_jobs_per_account": "MaxJobsPA",
-    "max_submit_per_account": "MaxSubmitPA",
-    "max_tres_per_account": "MaxTRESPA",
-    "max_tres_run_mins_per_account": "MaxTRESRunMinsPA",
+    **QOS_LIMIT_FIELDS,
     "max_tres_per_job": "MaxTRES",
     "max_tres_per_node": "MaxTRESPerNode",
     "max_tres_mins_per_job": "MaxTRESMins",

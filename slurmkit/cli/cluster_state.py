@@ -278,8 +278,8 @@ def _colour_mark(mark: str, size: int, colours: dict[str, str]) -> str:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Split a list of names `a,b`."""
-    return tuple(word for word in text.split(",") if word)
+    """Split a list of names, `a,b` or `a, b`."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 @click.command("nodes")

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from click.types import StringParamType
 
 from slurmkit.config.files import default_cluster_name
-from slurmkit.config.paths import ARRAYS_FOLDER, NOTEBOOKS_FOLDER, recorded_job_ids
+from slurmkit.config.paths import JOB_FOLDERS, recorded_job_ids
 from slurmkit.config.plugins import plugins
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.tres import Gres
@@ -188,10 +188,10 @@ class ImageNames(_NameType):
 
 
 class RememberedJobIds(_NameType):
-    """An option type: a job of which this machine has a record: a sweep, array or notebook."""
+    """An option type: a job of which this machine has a record: an array, or a server's job."""
 
     def _known(self) -> Iterable[str]:
-        ids = {*recorded_job_ids(ARRAYS_FOLDER), *recorded_job_ids(NOTEBOOKS_FOLDER)}
+        ids = {job_id for folder in JOB_FOLDERS for job_id in recorded_job_ids(folder)}
         return sorted(ids, key=int, reverse=True)
 
 

@@ -86,13 +86,16 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
 )
 _FLAGS = (
     ("hold", "Submit the job held. It waits for slurmkit release."),
-    ("requeue", "Let Slurm requeue the job after a node failure."),
     ("no-requeue", "Never requeue the job."),
     ("overcommit", "Take the CPUs of one process on each node, however many there are."),
     ("spread-job", "Use as many nodes as possible."),
     ("use-min-nodes", "Of a range of nodes, use as few as possible."),
 )
 
+_REQUEUE_HELP = (
+    "Let Slurm requeue the job after a node failure. With =expedite (Slurm 25.11), also after a"
+    " failed epilog, at once and with the highest priority."
+)
 _LAUNCH_HELP = (
     "How to start COMMAND: srun (one task per GPU, which knows its rank), torchrun, accelerate,"
     " deepspeed, mpi, none (once)."
@@ -151,7 +154,7 @@ OPTION_HEADINGS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Each heading of the help -> the options under it."""
 
-OPTION_HELP = dict((*_OPTIONS, *_FLAGS))
+OPTION_HELP = dict((*_OPTIONS, *_FLAGS, ("requeue", _REQUEUE_HELP)))
 """The help text of each long option."""
 
 _CONTAINER_OPTIONS = (
@@ -204,6 +207,24 @@ COMMAND_IS_MARKED = "slurmkit.cli.job_options.command_is_marked"
 """Key in the context's `meta`: whether `--` stands before COMMAND."""
 
 
+class _ValueAfterEquals(click.Option):
+    """An option that has no value, or one after `=`; the next word is never its value."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser take a value after `=` alone, as sbatch does."""
+        super().add_to_parser(parser, ctx)
+        match = parser._match_long_opt  # noqa: SLF001 - click would take the next word
+
+        def match_own(opt: str, value: str | None, state: Any) -> None:
+            if opt not in self.opts:
+                match(opt, value, state)
+                return
+            state.opts[self.name] = value or ""
+            state.order.append(self)
+
+        parser._match_long_opt = match_own  # noqa: SLF001
+
+
 class JobCommand(click.Command):
     """A command with the options of a job, which its help lists under headings."""
 
@@ -250,18 +271,36 @@ def _write_options(
         formatter.write_dl(rows)
 
 
-def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command with the options of a job and the COMMAND argument."""
-    command = click.argument("command", nargs=-1, type=click.UNPROCESSED)(command)
-    for option in reversed(_slurmkit_options()):
-        command = option(command)
-    for name, text in reversed(_FLAGS):
-        command = click.option(*_spellings(name), is_flag=True, default=None, help=text)(command)
+def job_options(metavar: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that gives a command the options of a job and the COMMAND argument.
+
+    Args:
+        metavar: how the help names the argument; COMMAND by default.
+    """
+    argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar=metavar)
     exclusive = "Share the nodes with no other job; with --exclusive=user, only with your own jobs."
-    command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
-    for name, text in reversed(_OPTIONS):
-        command = click.option(*_spellings(name), help=text)(command)
-    return command
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = argument(command)
+        for option in reversed(_slurmkit_options()):
+            command = option(command)
+        for name, text in reversed(_FLAGS):
+            flag = click.option(*_spellings(name), is_flag=True, default=None, help=text)
+            command = flag(command)
+        command = click.option(
+            "--requeue",
+            cls=_ValueAfterEquals,
+            is_flag=False,
+            flag_value="",
+            metavar="[=expedite]",
+            help=_REQUEUE_HELP,
+        )(command)
+        command = click.option("--exclusive", is_flag=False, flag_value="", help=exclusive)(command)
+        for name, text in reversed(_OPTIONS):
+            command = click.option(*_spellings(name), help=text)(command)
+        return command
+
+    return decorate
 
 
 def _spellings(name: str) -> list[str]:
@@ -400,7 +439,7 @@ def _aside_note(name: str) -> Finding:
 
 def _take_sbatch_options(options: dict[str, Any]) -> list[tuple[str, str]]:
     """Remove sbatch's options from `options`; return those given, flags with an empty value."""
-    names = [name for name, _ in (*_OPTIONS, *_FLAGS)] + ["exclusive"]
+    names = [name for name, _ in (*_OPTIONS, *_FLAGS)] + ["exclusive", "requeue"]
     values = {name: options.pop(name.replace("-", "_")) for name in names}
     return [(n, "" if v is True else v) for n, v in values.items() if v is not None]
 
@@ -425,7 +464,7 @@ def refuse_batch_options(names: Iterable[str]) -> None:
     """
     for name in names:
         raise BadInput(
-            f"{name.replace('_', '-')} does not work in a shell or notebook job; leave it out"
+            f"{name.replace('_', '-')} does not work in an interactive job; leave it out"
         )
 
 
@@ -608,6 +647,8 @@ def _variable_fields(variable: str, value: str) -> Fields | None:
     """Return the JobSpec fields that a variable sets; None if slurmkit does not read it."""
     name = variable.removeprefix(_PREFIX)
     option = _OTHER_NAMES.get(name, name.lower().replace("_", "-"))
+    if (option, value) == ("requeue", "expedite"):
+        return {"requeue": value}
     if option in _FLAG_NAMES or (option == "exclusive" and value == "exclusive"):
         value = ""
     elif not (has_own_field(option) or option in _PASSED_ON):

@@ -23,6 +23,7 @@ _ADDED_KEYS = {
     "outcome": frozenset(("exit_codes", "part", "part_words")),
     "reject": frozenset(("dismissed", "dismissed_because", "dismissed_by")),
     "verify result": frozenset(("notes",)),
+    "why": frozenset(("compared", "running")),
 }
 _NEW_SHAPE = "newest"  # no text after `=` reads like this
 

@@ -88,8 +88,17 @@ COMMANDS = {
         "slurmkit.cli.shell:shell_command", "Open a shell on nodes and GPUs of your own."
     ),
     "jupyter": CommandEntry(
-        "slurmkit.cli.jupyter:jupyter_group", "Run a notebook server in a job.", here=True
+        "slurmkit.cli.web_servers:jupyter_group", "Run a notebook server in a job.", here=True
     ),
+    "code-server": CommandEntry(
+        "slurmkit.cli.web_servers:code_server_group",
+        "Run VS Code for a browser in a job.",
+        here=True,
+    ),
+    "ssh-config": CommandEntry(
+        "slurmkit.cli.ssh:ssh_config_command", "Let ssh and editors into a job.", here=True
+    ),
+    "code": CommandEntry("slurmkit.cli.ssh:code_command", "Open VS Code in such a job.", here=True),
     "tunnel": CommandEntry("slurmkit.cli.shell:tunnel_command", "Reach a port on a job's node."),
     "queue": CommandEntry("slurmkit.cli.queue:queue_command", "List the jobs in the queue."),
     "job": CommandEntry("slurmkit.cli.jobs:job_command", "Show jobs and the GPUs they hold."),
@@ -141,12 +150,30 @@ COMMANDS = {
         "Check the installation and the cluster; say what to improve.",
         here=True,
     ),
+    "setup": CommandEntry(
+        "slurmkit_accounting.cli.setup:setup_command",
+        "Propose, check and write the site's configuration.",
+        "accounting",
+        here=True,
+    ),
     "tui": CommandEntry(
         "slurmkit_tui.cli:tui_command", "Watch the cluster in the terminal.", "tui"
     ),
     "report": CommandEntry(
         "slurmkit_accounting.cli.report:report_group",
         "Report GPU-hours by PI, account or user.",
+        "accounting",
+        here=True,
+    ),
+    "balance": CommandEntry(
+        "slurmkit_accounting.cli.balance:balance_command",
+        "Show what is left of the allocations of your accounts.",
+        "accounting",
+        here=True,
+    ),
+    "allocation": CommandEntry(
+        "slurmkit_accounting.cli.allocation:allocation_group",
+        "Grant GPU-hours to accounts, PIs and projects.",
         "accounting",
         here=True,
     ),
@@ -159,6 +186,12 @@ COMMANDS = {
     "reclaim": CommandEntry(
         "slurmkit_accounting.cli.reclaim:reclaim_group",
         "Give idle GPUs back: check policies, or have a job left alone.",
+        "accounting",
+        here=True,
+    ),
+    "benchmark": CommandEntry(
+        "slurmkit_accounting.cli.benchmark:benchmark_group",
+        "Measure how fast nodes and GPUs are, in low-priority jobs.",
         "accounting",
         here=True,
     ),
@@ -200,17 +233,20 @@ COMMANDS = {
 
 COMMAND_HEADINGS: dict[str, tuple[str, ...]] = {
     "Start here": ("plan", "submit", "queue", "log", "why", "cancel"),
-    "Other ways to run something": ("sweep", "workflow", "shell", "jupyter", "tunnel", "image"),
+    "Other ways to run something": (
+        "sweep", "workflow", "shell", "jupyter", "ssh-config", "code", "code-server", "tunnel",
+        "image",
+    ),
     "Your jobs": (
         "job", "wait", "hold", "release", "requeue", "interrupt", "update", "notify",
     ),
     "The cluster": (
         "tui", "nodes", "gpus", "topo", "capabilities", "reservations", "fairshare",
-        "node-check",
+        "node-check", "benchmark",
     ),
-    "GPU-hours": ("report", "reclaim", "ledger", "gpu-exporter"),
+    "GPU-hours": ("balance", "report", "allocation", "reclaim", "ledger", "gpu-exporter"),
     "Clusters over SSH": ("clusters", "send", "find"),
-    "slurmkit itself": ("doctor", "config", "plugins", "completion"),
+    "slurmkit itself": ("doctor", "setup", "config", "plugins", "completion"),
 }  # fmt: skip
 """Each heading of `slurmkit --help` -> the subcommands under it."""
 

@@ -22,16 +22,19 @@ from slurmkit.config.plugins import (
     plugins,
     registered_plugins,
 )
-from slurmkit.doctor.case import Diagnosis, Severity
+from slurmkit.doctor.case import Check, Diagnosis, Severity
 from slurmkit.doctor.checks import CHECKS, run_checks
 from slurmkit.doctor.containers import CHECKS as CONTAINER_CHECKS
-from slurmkit.errors import BadConfig, BadInput, BrokenPlugin
+from slurmkit.errors import BadConfig, BadInput, BrokenPlugin, SlurmkitError
 from slurmkit.formats.display import printable
 from slurmkit.planning.slurm_lua import site_lua
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.state.capabilities import read_capabilities
 
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note", "unknown", "ok")
+_PLUGIN_ORDER: tuple[Severity, ...] = ("error", "warning", "unknown")
+_PLUGIN_CODES: dict[Severity, int] = {"error": 2, "warning": 1, "unknown": 3}
+_SHOWN_IN_LINE = 3
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "unknown": "magenta"}
 
 
@@ -135,10 +138,21 @@ def _files() -> str:
 @click.option(
     "--containers", is_flag=True, help="Check pyxis and enroot on this machine, and only these."
 )
+@click.option(
+    "--exit-code",
+    "as_plugin",
+    is_flag=True,
+    help="Print one line, and exit with 0, 1, 2 or 3 as a plugin of Nagios or NHC does.",
+)
 @json_option("slurmkit.doctor/1", text="Print what every check found as JSON.")
 @click.pass_context
 def doctor_command(
-    ctx: click.Context, *, everything: bool, containers: bool, as_json: JsonOutput | None
+    ctx: click.Context,
+    *,
+    everything: bool,
+    containers: bool,
+    as_plugin: bool,
+    as_json: JsonOutput | None,
 ) -> None:
     """Check slurmkit's installation and this cluster's settings, and print what to improve.
 
@@ -150,9 +164,14 @@ def doctor_command(
       slurmkit doctor
       slurmkit doctor --containers
       srun --partition gpu slurmkit doctor --containers
+      slurmkit doctor --exit-code
       slurmkit doctor --json | jq -r '.rows[] | select(.severity == "error") | .fix'
     """
     checks = CONTAINER_CHECKS if containers else CHECKS
+    if as_plugin:
+        if as_json or everything:
+            raise BadInput("--exit-code prints one line; leave out --json and --all")
+        ctx.exit(_print_for_monitoring(checks))
     found = run_checks(Cluster().slurm, checks)
     diagnoses = sorted(found, key=lambda each: _ORDER.index(each.severity))
     if as_json:
@@ -160,23 +179,41 @@ def doctor_command(
     else:
         for each in diagnoses:
             if everything or each.severity != "ok":
-                _print_diagnosis(each)
-        click.echo(_count_by_severity(diagnoses), err=True)
+                print_diagnosis(each)
+        click.echo(count_by_severity(diagnoses), err=True)
     if any(each.severity == "error" for each in diagnoses):
         ctx.exit(1)
 
 
-def _print_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print one diagnosis: the finding, its meaning and the fix."""
+def _print_for_monitoring(checks: Iterable[Check]) -> int:
+    """Run the checks, print one line as a Nagios plugin does, and return its exit code."""
+    try:
+        found = list(run_checks(Cluster().slurm, checks))
+    except SlurmkitError as error:  # as of a configuration that cannot be read
+        found = [Diagnosis("slurmkit", "unknown", str(error))]
+    severities = {each.severity for each in found}
+    worst: Severity = next((each for each in _PLUGIN_ORDER if each in severities), "ok")
+    bad = [f"{each.check}: {each.message}" for each in found if each.severity == worst]
+    shown = bad[:_SHOWN_IN_LINE] if worst in _PLUGIN_CODES else []
+    more = len(bad) - len(shown)
+    parts = [count_by_severity(found), *shown, *([f"{more} more"] if shown and more else [])]
+    words = "; ".join(parts).replace("|", "/")  # what follows a | would be performance data
+    click.echo(printable(f"slurmkit {worst if worst in _PLUGIN_CODES else 'ok'}: {words}"))
+    return _PLUGIN_CODES.get(worst, 0)
+
+
+def print_diagnosis(diagnosis: Diagnosis, *, err: bool = False) -> None:
+    """Print one diagnosis: the finding, its meaning and the fix; with `err` to standard error."""
     word = in_colour(diagnosis.severity.ljust(7), _COLOURS.get(diagnosis.severity))
-    print_wrapped(f"{word}  ", f"{diagnosis.check}: {diagnosis.message}", indent=9)
+    print_wrapped(f"{word}  ", f"{diagnosis.check}: {diagnosis.message}", indent=9, err=err)
     if diagnosis.meaning:
-        print_wrapped(" " * 11, diagnosis.meaning, indent=11)
+        print_wrapped(" " * 11, diagnosis.meaning, indent=11, err=err)
     if diagnosis.fix:
-        click.echo(f"           fix: {printable(diagnosis.fix)}   [{printable(diagnosis.where)}]")
+        fix = f"           fix: {printable(diagnosis.fix)}   [{printable(diagnosis.where)}]"
+        click.echo(fix, err=err)
 
 
-def _count_by_severity(diagnoses: Iterable[Diagnosis]) -> str:
+def count_by_severity(diagnoses: Iterable[Diagnosis]) -> str:
     """Count the findings by severity, as `1 error, 2 warnings, 30 ok`."""
     counted = Counter(each.severity for each in diagnoses)
     words = []

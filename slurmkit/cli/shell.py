@@ -53,7 +53,7 @@ _PORT = click.IntRange(1, 65535)
 
 
 @click.command("shell", cls=JobCommand, context_settings={"allow_interspersed_args": False})
-@job_options
+@job_options()
 def shell_command(**options: Any) -> int:
     """Allocate nodes and GPUs, and open a shell on them. They are released when the shell ends.
 
@@ -145,7 +145,7 @@ def tunnel_command(
 
     --open opens the port on 127.0.0.1 of this machine until Ctrl-C or the job's end. Everybody who
     is logged in here can use that port. With --cluster it goes through the connection to the login
-    node.
+    node. When that connection breaks, slurmkit makes it again for as long as the job runs.
 
     \b
     Examples:
@@ -179,6 +179,7 @@ def tunnel_command(
             local,
             job,
             partial(print_notice, f"127.0.0.1:{local} leads to {place.node}:{port}"),
+            print_notice,
         )
     except KeyboardInterrupt:
         print_notice(f"closed; job {job.id} goes on")

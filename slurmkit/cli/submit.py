@@ -27,7 +27,7 @@ from slurmkit.jobs.backends.choice import DefaultBackend
 from slurmkit.jobs.job import Job
 from slurmkit.planning.arrays import array_throttle
 from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, import_image
-from slurmkit.planning.planner import Plan, plan
+from slurmkit.planning.planner import Plan, plan, with_past_waits
 from slurmkit.planning.secrets import mask_secrets
 from slurmkit.spec.findings import Finding
 from slurmkit.spec.jobspec import OPTIONS_OF_0_1, JobSpec
@@ -40,7 +40,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("plan", cls=JobCommand, context_settings={"allow_interspersed_args": False})
-@job_options
+@job_options()
 @json_option("slurmkit.plan/1", text="Print the plan as JSON.")
 @click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
 def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -> int:
@@ -59,6 +59,7 @@ def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -
     """
     cluster = Cluster()
     planned, _ = _plan_job(cluster, options, refresh=refresh)
+    planned = with_past_waits(planned, cluster)
     if as_json:
         facts = plan_json(planned, is_old=as_json.is_old)
         as_json.print([plan_row(facts)], taken=planned.capabilities_taken, old=facts)
@@ -71,7 +72,7 @@ def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -
 
 
 @click.command("submit", cls=JobCommand, context_settings={"allow_interspersed_args": False})
-@job_options
+@job_options()
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
 @click.option(
     "--wait", "wait_for_it", is_flag=True, help="Wait for the job, and exit with its exit code."

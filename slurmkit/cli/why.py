@@ -1,16 +1,17 @@
-"""`slurmkit why`: why a job waits or failed."""
+"""`slurmkit why`: why a job waits, is slow or failed."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
-from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.json_output import JsonOutput, in_old_shape, json_option
 from slurmkit.cli.tables import print_key_values
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose.explain import explain
 from slurmkit.diagnose.model import Explanation
 from slurmkit.diagnose.render import explanation_lines
+from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit.formats.job_ids import group_by_id
 from slurmkit.jobs.job import Job
@@ -26,22 +27,39 @@ from slurmkit.state.queue import QueueFilter
     is_flag=True,
     help="Do not search for a job that would start sooner; this asks slurmctld up to five times.",
 )
-def why_command(job_id: str, *, as_json: JsonOutput | None, skip: bool) -> None:
-    """Explain why a job waits and what would start sooner, or why it failed.
+@click.option(
+    "--no-probe",
+    "no_probe",
+    is_flag=True,
+    help="Do not look at the processes of your running job; that takes a step of some seconds.",
+)
+@click.option(
+    "--stacks",
+    is_flag=True,
+    help="Also show where Python waits in a running job; this needs py-spy on its nodes.",
+)
+def why_command(
+    job_id: str, *, as_json: JsonOutput | None, skip: bool, no_probe: bool, stacks: bool
+) -> None:
+    """Explain why a job waits, whether it is slow or stuck, or why it failed.
 
     \b
     Examples:
       slurmkit why 12
+      slurmkit why 12 --stacks
       slurmkit why 12_3 --no-alternatives
       slurmkit why 12 --json | jq -r '.rows[].waiting.alternatives[].command'
     """
+    if no_probe and stacks:
+        raise BadInput("--stacks looks at the processes of the job; leave out --no-probe")
     job = Cluster().handle(job_id)
     part = _part_to_explain(job)
-    explanation = _with_user_id(job, explain(job.cluster, part.id, alternatives=not skip))
+    found = explain(job.cluster, part.id, alternatives=not skip, probe=not no_probe, stacks=stacks)
+    explanation = _with_user_id(job, found)
     if as_json:
         facts = msgspec.to_builtins(explanation)
         row = {name: value for name, value in facts.items() if name != "taken"}
-        as_json.print([row], taken=explanation.taken, old=facts)
+        as_json.print([row], taken=explanation.taken, old=in_old_shape(facts, "why"))
         return
     click.echo(f"{printable(explanation.answer)}.")
     lines = list(explanation_lines(explanation))

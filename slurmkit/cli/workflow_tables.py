@@ -83,7 +83,7 @@ def print_workflow_findings(planned: WorkflowPlan) -> None:
         for finding, names in _jobs_by_finding(findings, severity).items():
             print_finding(finding, _join_names(names))
     if planned.plans:
-        print_estimate_facts([("Total", add_up_estimates(planned.plans.values()).words())])
+        print_estimate_facts([("Total", add_up_estimates(planned.plans.values()).summary())])
 
 
 def _jobs_by_finding(

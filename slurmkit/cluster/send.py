@@ -29,7 +29,7 @@ from slurmkit.cluster.sweeps import (
     save_record,
     without_secrets,
 )
-from slurmkit.config.paths import state_folder
+from slurmkit.config.paths import describe_write_error, state_folder
 from slurmkit.errors import SlurmError, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.lookup import read_queued_ids
@@ -168,7 +168,7 @@ class ArrayRecorder:
         """Return the sbatch options with the array's tag added to the comment."""
         if self._record is None or submission.part is None:
             return overrides
-        return overrides.with_comment(self._record.tag(submission.part.offset).words())
+        return overrides.with_comment(self._record.tag(submission.part.offset).comment_text())
 
     def add(self, submission: Submission, job_id: str) -> None:
         """Add a part that was sent to the record.
@@ -262,7 +262,7 @@ def _write_error(error: OSError) -> SlurmkitError:
     return SlurmkitError(
         "cannot write the job's secret variables to"
         f" {error.filename or state_folder(SECRETS_FOLDER)}:"
-        f" {error.strerror}; free some space there, or let the job read them from your own file"
+        f" {describe_write_error(error)}; the job can also read them from your own file"
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from slurmkit.config.paths import (
     ARRAYS_FOLDER,
+    describe_write_error,
     read_private_file,
     state_folder,
     write_private_file,
@@ -108,8 +109,7 @@ def save_record(cluster: Submitter, record: ArrayRecord, before: ArrayRecord | N
             (folder / before.name).unlink(missing_ok=True)
     except OSError as error:
         raise SlurmkitError(
-            f"cannot write the record of the array in {folder}: {error.strerror};"
-            " free some space there"
+            f"cannot write the record of the array in {folder}: {describe_write_error(error)}"
         ) from error
 
 

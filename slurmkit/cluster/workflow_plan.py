@@ -62,7 +62,7 @@ class WorkflowTotal(msgspec.Struct, frozen=True, kw_only=True):
     cloud_cost: Decimal | None
     currency: str | None
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Return the totals in one line."""
         gpus = format_quantity(self.gpu_hours, "GPU-hour")
         cpus = format_quantity(self.cpu_hours, "CPU-hour")

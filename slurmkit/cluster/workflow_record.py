@@ -7,9 +7,7 @@ from the tags of the jobs that Slurm knows.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -20,7 +18,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from slurmkit.config.files import did_you_mean
-from slurmkit.config.paths import read_private_file, state_folder, write_private_file
+from slurmkit.config.paths import (
+    describe_write_error,
+    lock_file,
+    open_lock_file,
+    read_private_file,
+    state_folder,
+    write_private_file,
+)
 from slurmkit.errors import BadInput, SlurmError, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.accounting_records import read_submit_lines, starttime_option
@@ -122,7 +127,7 @@ class WorkflowRecords:
         except OSError as error:
             raise SlurmkitError(
                 f"cannot write the record of workflow {record.name} in {self.folder}:"
-                f" {error.strerror}; free some space there"
+                f" {describe_write_error(error)}"
             ) from error
 
     def read(self, token: str) -> WorkflowRecord | None:
@@ -163,19 +168,15 @@ class WorkflowRecords:
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.folder / f".{token}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            lock = open_lock_file(self.folder / f".{token}.lock")
         except OSError as error:
             raise SlurmkitError(f"cannot write in {self.folder}: {error.strerror}") from error
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with lock:
+            if not lock_file(lock):
                 raise SlurmkitError(
                     f"another slurmkit is working on workflow {token}; wait for its end, or end it"
-                ) from None
+                )
             yield
-        finally:
-            os.close(lock)
 
     def _path(self, token: str) -> Path:
         return self.folder / f"{token}.json"

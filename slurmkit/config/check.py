@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from slurmkit.config.files import (
     explain_validation_error,
     load_config_file,
     merge_tables,
+    parse_config_text,
     quote_key,
     unknown_keys,
     without_subsections,
@@ -29,8 +31,9 @@ from slurmkit.errors import BadConfig, BrokenPlugin
 
 SectionType = type[msgspec.Struct]
 _ATTRIBUTE = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {8,}.*)*)", re.MULTILINE)
-# `//user:PASSWORD@host`, where the password may hold any character, and `?password=PASSWORD`.
-_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*:)\S+(?=@)|([?&]\w*passw\w*=)[^\s&]+", re.IGNORECASE)
+# `//user:PASSWORD@host`, where the password may hold any character, blanks and `@` too, and
+# `?password=PASSWORD`. It hides all up to the last `@` of a line: rather too much than too little.
+_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*:).+(?=@)|([?&]\w*passw\w*=)[^\s&]+", re.IGNORECASE)
 
 
 class ConfigSetting(msgspec.Struct, frozen=True):
@@ -141,7 +144,7 @@ def _settings_of(
         )
         source = sources.get(field.encode_name, "default")
         meaning = key_meanings(section).get(field.name, "")
-        yield ConfigSetting(name, field.encode_name, _without_password(value), source, meaning)
+        yield ConfigSetting(name, field.encode_name, hide_password(value), source, meaning)
 
 
 def _sources(tables: list[SectionTable]) -> dict[str, str]:
@@ -165,7 +168,8 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return None if field.default is msgspec.NODEFAULT else field.default
 
 
-def _without_password(value: object) -> object:
+def hide_password(value: object) -> object:
+    """Return a value with `***` for a password in a URL."""
     return _PASSWORD.sub(r"\1\2***", value) if isinstance(value, str) else value
 
 
@@ -201,13 +205,19 @@ class ConfigReport(msgspec.Struct, frozen=True):
     problems: tuple[ConfigProblem, ...]
 
 
-def inspect_configuration() -> ConfigReport:
-    """Read every configuration file and check it against the declared sections."""
+def inspect_configuration(texts: Mapping[Path, str] = MappingProxyType({})) -> ConfigReport:
+    """Read every configuration file and check it against the declared sections.
+
+    Args:
+        texts: by path, texts to check as if they were in these files.
+    """
     problems: list[ConfigProblem] = []
     sections = declared_sections() | _plugin_sections(problems)
     tables: list[SectionTable] = []
-    for path in config_paths():
-        for each in find_sections(path, _load_or_report(path, problems), sections):
+    paths = config_paths()
+    for path in (*paths, *(path for path in texts if path not in paths)):
+        contents = _load_or_report(path, problems, texts.get(path))
+        for each in find_sections(path, contents, sections):
             if isinstance(each, UnknownEntry):
                 problems.append(_unknown_section(each))
             else:
@@ -239,9 +249,9 @@ def _plugin_sections(problems: list[ConfigProblem]) -> dict[str, SectionType]:
     return sections
 
 
-def _load_or_report(path: Path, problems: list[ConfigProblem]) -> Table:
+def _load_or_report(path: Path, problems: list[ConfigProblem], text: str | None) -> Table:
     try:
-        return load_config_file(path)
+        return load_config_file(path) if text is None else parse_config_text(path, text)
     except BadConfig as error:
         problems.append(ConfigProblem(str(path), "", "", str(error)))
         return {}

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from slurmkit.config.plugins import OWN_DISTRIBUTION
 from slurmkit.errors import MissingExtra
 
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
 EXTRAS = {
     "tui": ("plotext", "textual"),
     "accounting": tuple(
-        "alembic apscheduler jinja2 ldap3 openpyxl pandas prometheus_client sqlalchemy"
-        " waitress".split()
+        "alembic apscheduler authlib flask jinja2 joserfc ldap3 openpyxl pandas prometheus_client"
+        " sqlalchemy waitress".split()
     ),
     "ssh": ("paramiko",),
     "gpu-exporter": ("pynvml", "prometheus_client"),
     "postgres": ("psycopg",),
 }
 """Each extra of pyproject.toml -> the modules that it installs."""
+_REPAIR_COMMANDS = {
+    "dpkg": "apt-get install --reinstall ./slurmkit_*.deb",
+    "rpm": "dnf reinstall ./slurmkit-*.rpm",
+}
+"""What packaging/inside writes into INSTALLER -> the command that brings a package's files back.
+
+The package is a file, as `make packages` leaves it: no repository of a distribution has it.
+"""
 
 
 def extra_of(module: str) -> str | None:
@@ -43,26 +58,68 @@ def missing_extra(module: str, extra: str, what: str = "this command") -> Missin
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from where slurmkit itself was installed."""
-    return f"pip install '{install_source(extra)}'"
+    """Return the command that installs an extra from where slurmkit itself was installed.
+
+    A package of a distribution has all extras: there it is the command that repairs the package.
+    Installers note their name in INSTALLER: packaging.python.org, "Recording installed projects".
+    """
+    if repair := _REPAIR_COMMANDS.get(_read_installer()):
+        return repair
+    return f"{_pip('install')} {shlex.quote(install_source(extra))}"
+
+
+def overwritten_by(other: str) -> str | None:
+    """Return what to do about another distribution that has our import name; None if there is none.
+
+    Args:
+        other: its name, as pip knows it.
+    """
+    found = _find_distribution(other)
+    if found is None:
+        return None
+    repair = _REPAIR_COMMANDS.get(_read_installer()) or (
+        f"{_pip('install')} --force-reinstall --no-deps {shlex.quote(install_source(''))}"
+    )
+    return (
+        f"{other} {found.version}, an unrelated package with the same import name, has overwritten"
+        f" files of {OWN_DISTRIBUTION} in {found.locate_file(other)}; run:"
+        f" {_pip('uninstall')} {other} && {repair}"
+    )
+
+
+def _pip(command: str) -> str:
+    """Return pip's command as this Python's environment needs it."""
+    if _read_installer() == "uv":
+        return f"uv pip {command} --python {shlex.quote(sys.executable)}"
+    if str(Path(sys.executable).parent) in os.environ.get("PATH", "").split(os.pathsep):
+        return f"pip {command}"
+    # slurmkit was started by a link or its path: plain pip would be another Python's
+    return f"{shlex.quote(sys.executable)} -m pip {command}"
+
+
+def _read_installer() -> str:
+    """Return the name of the program that installed slurmkit; empty if it left none."""
+    return (_read_metadata("INSTALLER") or "").strip()
 
 
 def install_source(extra: str) -> str:
-    """Return the requirement for slurmkit with an extra, as pip takes it.
+    """Return the requirement for slurmkit with an extra, or with none if that is empty.
 
     pip notes in direct_url.json where a package came from, unless it was a package index:
     packaging.python.org, "Recording the Direct URL Origin of installed distributions".
     """
     from urllib.parse import unquote, urlsplit  # noqa: PLC0415 - slow, only errors need it
 
-    origin = _read_origin()
+    origin, extras = _read_origin(), f"[{extra}]" if extra else ""
     if origin is None:
-        return f"{OWN_DISTRIBUTION}[{extra}]"
+        return f"{OWN_DISTRIBUTION}{extras}"
     if not origin.startswith("file:"):
-        return f"{OWN_DISTRIBUTION}[{extra}] @ {origin}"
+        return f"{OWN_DISTRIBUTION}{extras} @ {origin}"
     path = Path(unquote(urlsplit(origin).path))
+    if path.suffix == ".whl" and not path.exists():
+        return f"{path.name}{extras}"  # it was moved: its name says which file is meant
     here = "." if not path.exists() or path == Path.cwd() else str(path)
-    return f"{here}[{extra}]"
+    return f"{here}{extras}"
 
 
 def _read_origin() -> str | None:
@@ -70,17 +127,26 @@ def _read_origin() -> str | None:
 
     A copy that was never installed counts as a checkout that is not known.
     """
-    from importlib.metadata import (  # noqa: PLC0415 - slow, only errors need it
-        PackageNotFoundError,
-        distribution,
-    )
-
-    try:
-        text = distribution(OWN_DISTRIBUTION).read_text("direct_url.json")
-    except PackageNotFoundError:
+    if _read_metadata("METADATA") is None:
         return "file:"
+    text = _read_metadata("direct_url.json")
     if text is None:
         return None
     noted = msgspec.json.decode(text)
     vcs = noted.get("vcs_info", {}).get("vcs")
     return f"{vcs}+{noted['url']}" if vcs else str(noted["url"])
+
+
+def _read_metadata(name: str) -> str | None:
+    """Return a file of slurmkit's own metadata; None if it, or all of it, is not there."""
+    own = _find_distribution(OWN_DISTRIBUTION)
+    return None if own is None else own.read_text(name)
+
+
+def _find_distribution(name: str) -> Distribution | None:
+    from importlib import metadata  # noqa: PLC0415 - slow, only errors need it
+
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None

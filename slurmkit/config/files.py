@@ -1,21 +1,24 @@
 """The configuration files, read and checked section by section.
 
-Later files win: /etc/slurmkit/config.toml, $XDG_CONFIG_HOME/slurmkit/config.toml (~/.config), the
-file named by SLURMKIT_CONFIG; then the environment and options of a command. Each package declares
-its section as a `msgspec.Struct` with the type, default and meaning of every key. The default
-cluster of a process is set here, too.
+Later files win: /etc/slurmkit/config.toml, /etc/slurmkit/conf.d/*.toml by name, then
+slurmkit/config.toml in each folder of $XDG_CONFIG_DIRS (/etc/xdg) from the last to the first and in
+$XDG_CONFIG_HOME (~/.config), then the file named by SLURMKIT_CONFIG; then the environment and
+options of a command. Each package declares its section as a `msgspec.Struct` with the type, default
+and meaning of every key. Secrets are in files of their own, which a key names. The default cluster
+of a process is set here, too.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from slurmkit.config.paths import config_folder
+from slurmkit.config.paths import config_folder, shared_config_folders
 from slurmkit.errors import BadConfig
 
 SECTIONS = {
@@ -27,7 +30,8 @@ SECTIONS = {
     "fabric.*": "slurmkit.planning.fabric:FabricSection",
     "launch": "slurmkit.planning.launchers.mpi:LaunchSection",
     "preflight": "slurmkit.planning.preflight.lines:PreflightSection",
-    "jupyter": "slurmkit.interactive.jupyter:JupyterSection",
+    "jupyter": "slurmkit.interactive.web_servers:ServerSection",
+    "code-server": "slurmkit.interactive.web_servers:ServerSection",
     "tunnel": "slurmkit.interactive.tunnel:TunnelSection",
     "clusters.*": "slurmkit.slurm.ssh.hosts:ClusterSection",
     "submit": "slurmkit.jobs.backends.choice:SubmitSection",
@@ -37,8 +41,12 @@ SECTIONS = {
     "ledger": "slurmkit_accounting.config:LedgerSection",
     "ledger.service": "slurmkit_accounting.config:ServiceSection",
     "ledger.schedule": "slurmkit_accounting.config:ScheduleSection",
+    "ledger.portal": "slurmkit_accounting.portal.settings:PortalSection",
+    "ledger.portal.oidc": "slurmkit_accounting.portal.settings:OidcSection",
     "gpu_use": "slurmkit_accounting.config:GpuUseSection",
     "reclaim.*": "slurmkit_accounting.reclaim.policy:ReclaimPolicy",
+    "allocation": "slurmkit_accounting.config:AllocationSection",
+    "project.*": "slurmkit_accounting.allocations.model:ProjectSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "mail": "slurmkit_accounting.config:MailSection",
     "webhook": "slurmkit_accounting.config:WebhookSection",
@@ -55,13 +63,44 @@ name. A plugin declares its section with an entry point `SECTION = "module:Struc
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
 Table = dict[str, Any]
 _DEFAULT_CLUSTER: list[str] = []
+SITE_FOLDER = Path("/etc/slurmkit")
+"""Folder of the site's files."""
 
 
 def config_paths() -> list[Path]:
-    """List every path where a configuration file may be, weakest first."""
+    """List every path where a configuration file may be, weakest first.
+
+    Raises:
+        BadConfig: when the folder of the site's further files cannot be read.
+    """
     named = os.environ.get("SLURMKIT_CONFIG")
-    standard = [Path("/etc/slurmkit/config.toml"), config_folder() / "config.toml"]
-    return [*filter(Path.is_absolute, standard), *([Path(named)] if named else [])]
+    folders = (*reversed(shared_config_folders()), config_folder())
+    below_home = [folder / "config.toml" for folder in folders if folder.is_absolute()]
+    site = [SITE_FOLDER / "config.toml", *_further_site_files()]
+    return [*site, *below_home, *([Path(named)] if named else [])]
+
+
+def further_site_folder() -> Path:
+    """Return the folder whose `*.toml` are read after the site's `config.toml`."""
+    return SITE_FOLDER / "conf.d"
+
+
+def _further_site_files() -> list[Path]:
+    """List the files of `further_site_folder` by name; hidden ones do not count.
+
+    Raises:
+        BadConfig: when the folder cannot be read.
+    """
+    folder = further_site_folder()
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - runs for each section that is read
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise BadConfig(
+            f"cannot read the folder of configuration files {folder}: {error}"
+        ) from error
+    return [folder / name for name in names if name.endswith(".toml") and name[0] != "."]
 
 
 def load_section(name: str, section: type[SectionT]) -> SectionT:
@@ -128,15 +167,27 @@ def load_config_file(path: Path) -> Table:
     Raises:
         BadConfig: when it cannot be read or is not TOML, or SLURMKIT_CONFIG names a missing file.
     """
-    import tomllib  # noqa: PLC0415 - `slurmkit queue` starts without it
-
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return parse_config_text(path, path.read_text("utf-8"))
     except FileNotFoundError:
         if str(path) == os.environ.get("SLURMKIT_CONFIG"):
             raise BadConfig(f"SLURMKIT_CONFIG names {path}, which does not exist") from None
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"cannot read the configuration file {path}: {error}") from error
+
+
+def parse_config_text(path: Path, text: str) -> Table:
+    """Parse the text of a configuration file.
+
+    Raises:
+        BadConfig: naming the file, when it is not TOML.
+    """
+    import tomllib  # noqa: PLC0415 - `slurmkit queue` starts without it
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"cannot read the configuration file {path}: {error}") from error
 
 
@@ -256,6 +307,31 @@ def explain_validation_error(error: msgspec.ValidationError, section: type[msgsp
     allowed = [value for each in literals for value in get_args(each)]
     value = reason.removeprefix("Invalid enum value ")
     return f"{key}: {value} is not allowed; write one of {', '.join(map(repr, allowed))}"
+
+
+def read_secret_file(key: str, name: str) -> str:
+    """Read a secret from its file; empty when no file is named.
+
+    Args:
+        key: the configuration key that names the file, for the error.
+        name: path of the file.
+
+    Raises:
+        BadConfig: when the file cannot be read, or everybody on this machine can read it.
+    """
+    if not name:
+        return ""
+    path = Path(name)
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or "") if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadConfig(f"{key}: cannot read {path}: {why}") from error
+    if mode & stat.S_IRWXO:
+        raise BadConfig(f"{key}: everybody can read {path}; run: chmod o= {path}")
+    return text.removesuffix("\n")
 
 
 def set_default_cluster(name: str | None) -> None:

@@ -1,14 +1,19 @@
-"""The folders of a user (XDG Base Directory Specification), private files in them, filesystems."""
+"""Folders of a user (XDG Base Directory Specification), private files and locks, filesystems."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import threading
+import time
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 
-ARRAYS_FOLDER, NOTEBOOKS_FOLDER = "arrays", "jupyter"
+ARRAYS_FOLDER, NOTEBOOKS_FOLDER, CODE_SERVERS_FOLDER = "arrays", "jupyter", "code-server"
+JOB_FOLDERS = (ARRAYS_FOLDER, NOTEBOOKS_FOLDER, CODE_SERVERS_FOLDER)
 """Folders of state whose files or folders have a job's id as their name."""
 
 
@@ -42,6 +47,57 @@ def write_private_file(path: Path, data: bytes) -> None:
         raise
 
 
+def describe_write_error(error: OSError) -> str:
+    """Return why a file could not be written, and what to do if the disk or a quota is full."""
+    why = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{why}; make room there"
+    # SFTP has one code for many failures, a full disk among them.
+    if error.errno is None or (error.errno, why) == (errno.EIO, "Failure"):
+        return f"{why}; make room there, if the disk or your quota is full"
+    return why
+
+
+def open_lock_file(path: Path) -> FileIO:
+    """Open a file for `lock_file`; closing it releases the lock, and so does the process's end.
+
+    Raises:
+        OSError: when it cannot be opened, or is a symbolic link.
+    """
+    return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+
+
+def lock_file(file: FileIO, patience: float | None = 0) -> bool:
+    """Lock a file of `open_lock_file`, and return whether that worked.
+
+    Other machines see the lock on NFS, and on Lustre if it is mounted with `flock`.
+
+    Args:
+        file: the open file.
+        patience: seconds to wait while another process holds the lock; None to wait until it is
+            free.
+
+    Returns:
+        False when another process still holds the lock after that time.
+
+    Raises:
+        OSError: when the filesystem has no locks.
+    """
+    if patience is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return True
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline or not patience:
+                return False
+            time.sleep(0.2)
+        else:
+            return True
+
+
 def state_folder(name: str = "") -> Path:
     """Return `$XDG_STATE_HOME/slurmkit/NAME`, by default in ~/.local/state; it may not exist.
 
@@ -68,6 +124,12 @@ def cache_folder(name: str = "") -> Path:
 def config_folder() -> Path:
     """Return `$XDG_CONFIG_HOME/slurmkit`, by default in ~/.config; it may not exist."""
     return _folder("XDG_CONFIG_HOME", ".config", "")
+
+
+def shared_config_folders() -> list[Path]:
+    """Return `slurmkit` in each of `$XDG_CONFIG_DIRS`, by default /etc/xdg; the first wins."""
+    listed = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    return [Path(each) / "slurmkit" for each in listed.split(":") if each.startswith("/")]
 
 
 def data_folder() -> Path:
@@ -97,15 +159,31 @@ def filesystem_type(path: Path, mountinfo: str | None = None) -> str:
         path: it need not exist yet.
         mountinfo: text of /proc/self/mountinfo (proc_pid_mountinfo(5)); read when left out.
     """
-    best, kind = -1, ""
+    return _find_mount(path, mountinfo)[1]
+
+
+def mount_point(path: Path, mountinfo: str | None = None) -> Path:
+    """Return where the filesystem of an absolute path is mounted; `/` when unknown.
+
+    Links are not followed, so nothing on that filesystem is asked.
+
+    Args:
+        path: it need not exist yet.
+        mountinfo: see `filesystem_type`.
+    """
+    return _find_mount(path, mountinfo)[0]
+
+
+def _find_mount(path: Path, mountinfo: str | None) -> tuple[Path, str]:
+    best, point, kind = -1, Path("/"), ""
     for line in (_read_mountinfo() if mountinfo is None else mountinfo).splitlines():
         left, _, right = line.partition(" - ")
         mount = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), left.split()[4]))
         depth = len(mount.parts)
         # A later mount on the same directory hides the earlier one, e.g. NFS that of autofs.
         if depth >= best and path.is_relative_to(mount):
-            best, kind = depth, right.split()[0]
-    return kind
+            best, point, kind = depth, mount, right.split()[0]
+    return point, kind
 
 
 def _read_mountinfo() -> str:

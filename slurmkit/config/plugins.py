@@ -31,6 +31,7 @@ KINDS: dict[str, str | None] = {
     "runtimes": "slurmkit.planning.containers:Runtime",
     "policies": "slurmkit.planning.policies:Policy",
     "gpu_metrics": "slurmkit.state.gpu_metrics:GpuMetrics",
+    "past_waits": "slurmkit.state.past_waits:PastWaitReader",
     "renderers": "slurmkit_accounting.plugins:Renderer",
     "notifiers": "slurmkit_accounting.plugins:Notifier",
     "commands": None,

@@ -1,4 +1,4 @@
-"""Explain one job: why it waits, or why it ended as it did."""
+"""Explain one job: why it waits, whether it is slow or stuck, or why it ended as it did."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import msgspec
 from slurmkit.diagnose import blockers, details
 from slurmkit.diagnose.alternatives import FoundAlternatives, find_alternatives
 from slurmkit.diagnose.blockers import rank_in_partition, read_priority
+from slurmkit.diagnose.compared_runs import RunNow, compare_with_earlier, what_differs
 from slurmkit.diagnose.failure import explain_end
 from slurmkit.diagnose.model import Explanation, StartEstimate, WaitExplanation
 from slurmkit.diagnose.render import format_exact_moment
+from slurmkit.diagnose.running import RunningQuestion, explain_running
 from slurmkit.diagnose.snapshot import PendingSnapshot, latest_end, read_pending_snapshot
 from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.formats import display
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from slurmkit.jobs.job import JobCluster
 
 _SHOWN = 5
+_COMPARED = ("COMPLETED", "TIMEOUT")  # what failed or was cancelled ended for another reason
 _STATES = {
     "CONFIGURING": "has its nodes, which are being prepared (prolog, or powering up)",
     "COMPLETING": "has ended, and its nodes are being cleaned up (epilog)",
@@ -35,8 +38,15 @@ _STATES = {
 }
 
 
-def explain(cluster: JobCluster, job_id: str, *, alternatives: bool = True) -> Explanation:
-    """Explain why a job waits, what blocks it and what would start sooner; or why it failed.
+def explain(
+    cluster: JobCluster,
+    job_id: str,
+    *,
+    alternatives: bool = True,
+    probe: bool = False,
+    stacks: bool = False,
+) -> Explanation:
+    """Explain why a job waits and what would start sooner, why it is slow, or why it failed.
 
     Args:
         cluster: the cluster of the job.
@@ -44,6 +54,9 @@ def explain(cluster: JobCluster, job_id: str, *, alternatives: bool = True) -> E
             running ones.
         alternatives: also look for changes that would start sooner. This runs
             `sbatch --test-only` at most five times, and each run uses up a job id.
+        probe: look at the processes of a running job, with a short step in the job. Only the job's
+            owner can. The step appears in sacct as `slurmkit-why`.
+        stacks: with `probe`, also read Python stacks with py-spy, where the nodes have it.
 
     Raises:
         BadInput: when `job_id` is not a job id.
@@ -52,9 +65,9 @@ def explain(cluster: JobCluster, job_id: str, *, alternatives: bool = True) -> E
     """
     row = _find_row(cluster, check_job_id(job_id))
     if row is None or row.ended:
-        return explain_end(cluster, job_id)
+        return _ended(cluster, job_id)
     if not row.waits:
-        return _running(row)
+        return _running(cluster, row, RunningQuestion(probe, stacks))
     pending = msgspec.structs.replace(row, state="PENDING")  # also for SPECIAL_EXIT, for example
     return _waiting(cluster, pending, alternatives=alternatives)
 
@@ -85,7 +98,7 @@ def _explanation(row: QueueRow, answer: str, **more: object) -> Explanation:
     )
 
 
-def _running(row: QueueRow) -> Explanation:
+def _running(cluster: JobCluster, row: QueueRow, question: RunningQuestion) -> Explanation:
     now = time.time()
     end = latest_end(row)
     last = (
@@ -93,8 +106,37 @@ def _running(row: QueueRow) -> Explanation:
         if end is None
         else f"ends by {display.format_moment(end, now)} at the latest"
     )
-    runs = f"runs on {row.node_list} since {display.format_moment(row.started, now)} and {last}"
-    return _explanation(row, f"job {row.job_id} {_STATES.get(row.state, runs)}")
+    runs = f"on {row.node_list} since {display.format_moment(row.started, now)}, {last}"
+    if row.state != "RUNNING":
+        return _explanation(row, f"job {row.job_id} {_STATES.get(row.state, f'runs {runs}')}")
+    found = explain_running(cluster, row, question, runs)
+    elapsed = max(0.0, now - (row.started or now))
+    compared, notes = compare_with_earlier(
+        cluster, RunNow(row.job_id, started=row.started, elapsed=elapsed)
+    )
+    answer = found.answer
+    findings = found.running.findings
+    if compared and findings and findings[0].kind == "slower" and what_differs(compared.facts):
+        answer = f"{answer}; {what_differs(compared.facts)}"
+    return _explanation(
+        row, answer, running=found.running, compared=compared, notes=(*found.notes, *notes)
+    )
+
+
+def _ended(cluster: JobCluster, job_id: str) -> Explanation:
+    """Explain the end of a job; one that ran until its end or its limit beside its earlier runs."""
+    found = explain_end(cluster, job_id)
+    if found.state not in _COMPARED or found.ended is None:
+        return found
+    run = RunNow(found.job_id, ended=found.ended.ended)
+    compared, notes = compare_with_earlier(cluster, run)
+    slower = f"; {compared.text}" if compared and compared.is_slower else ""
+    return msgspec.structs.replace(
+        found,
+        answer=f"{found.answer}{slower}",
+        compared=compared,
+        notes=(*found.notes, *notes),
+    )
 
 
 def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Explanation:

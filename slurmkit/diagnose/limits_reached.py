@@ -54,7 +54,7 @@ class ReachedLimit(msgspec.Struct, frozen=True):
 
     @property
     def why_never(self) -> str:
-        """What keeps the job from ever starting, in one sentence without a full stop."""
+        """The limit that keeps the job from ever starting, in one sentence without a full stop."""
         where = f"{self.kind.slurm} of {self.limit.holder} is {self.amount(self.limit.value)}"
         if not self.kind.per_tres and self.kind.used == "jobs":
             return f"{where}, so it does not start"

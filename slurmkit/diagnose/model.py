@@ -1,4 +1,4 @@
-"""Why a job waits or failed, as typed values. None means that Slurm does not say."""
+"""Why a job waits, is slow or failed, as typed values. None means that it is not known."""
 
 from __future__ import annotations
 
@@ -188,13 +188,159 @@ class EndExplanation(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: tuple[str, ...] = ()
 
 
+class RunningFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that keeps a running job from its usual pace.
+
+    Attributes:
+        kind: `stopped`, `blocked`, `throttled`, `data`, …: the order of `FINDING_KINDS`.
+        text: what was found, with numbers.
+        source: what said so.
+        taken: epoch seconds at which that was so; None if unknown.
+        advice: what to do.
+    """
+
+    kind: str
+    text: str
+    source: str
+    taken: float | None = None
+    advice: str = ""
+
+
+FINDING_KINDS = (
+    "stopped", "blocked", "nccl", "asleep-all", "loader", "busy", "asleep", "throttled", "data",
+    "idle", "uneven", "memory", "gpu-memory", "slower", "silent", "zombie",
+)  # fmt: skip
+"""Kinds of findings, the most telling first."""
+
+
+class RunningFact(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running job does, or what is unknown about that.
+
+    Attributes:
+        about: `GPUs`, `CPUs`, `Memory`, `Log` or `Earlier runs`.
+        text: the fact with its numbers; `unknown` and why, if it is not known.
+        source: what said so; empty if nothing did.
+        taken: epoch seconds at which that was so; None if unknown.
+    """
+
+    about: str
+    text: str
+    source: str = ""
+    taken: float | None = None
+
+
+class WatchedRank(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank did while it was watched; None is unknown.
+
+    Attributes:
+        rank: its number; None for a process of no rank.
+        step: step id; empty for the batch script.
+        command: program and script, without further arguments.
+        state: letter of ps: `R`, `S`, `D`, `T`, `Z`.
+        does: what it did, in words.
+        cpus: CPUs that its main process used.
+        processes: number of its processes; `threads`, `rss` and `read_per_second` add them up.
+        rss: resident memory in bytes. Memory that processes share counts once for each.
+        read_per_second: bytes read from files, pipes and sockets.
+    """
+
+    rank: int | None
+    node: str
+    pid: int
+    step: str
+    command: str
+    state: str
+    does: str
+    cpus: float | None = None
+    processes: int = 1
+    threads: int = 1
+    rss: int | None = None
+    read_per_second: float | None = None
+
+
+class RankStack(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python stack of a process, from py-spy; `problem` says why there is none."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class RunningExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a running job is slow or stuck.
+
+    Attributes:
+        runs: where, since when and until when it runs.
+        findings: what keeps it from its usual pace, the most telling first; empty if nothing does.
+        facts: what is known and what is not.
+        probed: whether its nodes were asked about its processes.
+        ranks: its ranks or processes, as far as its nodes were asked.
+        nccl: what NCCL says is wrong; empty if it was not asked or says nothing.
+        stacks: Python stacks, if they were asked for.
+    """
+
+    runs: str
+    findings: tuple[RunningFinding, ...] = ()
+    facts: tuple[RunningFact, ...] = ()
+    probed: bool = False
+    ranks: tuple[WatchedRank, ...] = ()
+    nccl: tuple[str, ...] = ()
+    stacks: tuple[RankStack, ...] = ()
+
+
+class ComparedFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about a run beside the same fact about earlier runs.
+
+    Attributes:
+        about: `GPU use`, `power of a GPU`, `node`, `CPUs`, `data read`, …
+        now: of this run, in words; empty if unknown.
+        earlier: of the earlier runs; empty if unknown.
+        differs: whether this run lies outside of what the earlier ones had, numbers by at least
+            10 %; None where one side is unknown.
+        unknown: why it is unknown.
+        source: what said so.
+    """
+
+    about: str
+    now: str = ""
+    earlier: str = ""
+    differs: bool | None = None
+    unknown: str = ""
+    source: str = ""
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A run beside the completed runs of the same user and job name before it.
+
+    Attributes:
+        text: how its run time compares; in one or two sentences what else differs.
+        longer: run time through the median of the earlier runs, minus 1: 0.3 is 30 % longer. None
+            if there are none, or while it runs and has not run for longer.
+        is_slower: whether it took at least 10 % longer than every one of them.
+        earlier: job ids of the runs that it is compared with, newest first.
+        facts: what was compared.
+        source: who kept these facts.
+        taken: epoch seconds up to which the source knows what runs did; None if unknown.
+    """
+
+    text: str
+    longer: float | None = None
+    is_slower: bool = False
+    earlier: tuple[str, ...] = ()
+    facts: tuple[ComparedFact, ...] = ()
+    source: str = ""
+    taken: float | None = None
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job waits, or why it ended as it did.
+    """Why a job waits, whether it is slow or stuck while it runs, or why it ended as it did.
 
     Attributes:
         answer: the explanation in one sentence.
         waiting: set for a pending job.
+        running: set for a running job.
         ended: set for a job that has ended.
+        compared: a running or completed job beside its earlier runs; None where nobody keeps them.
         notes: what could not be found out, and why.
         source: the command that gave the job's state.
         taken: epoch seconds at which Slurm was asked.
@@ -209,7 +355,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     answer: str
     waiting: WaitExplanation | None = None
+    running: RunningExplanation | None = None
     ended: EndExplanation | None = None
+    compared: RunComparison | None = None
     notes: tuple[str, ...] = ()
     source: str
     taken: float

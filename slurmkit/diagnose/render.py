@@ -10,21 +10,30 @@ from slurmkit.diagnose.model import (
     EndExplanation,
     Explanation,
     Priority,
+    RunComparison,
+    RunningExplanation,
     StartEstimate,
     WaitExplanation,
+    WatchedRank,
 )
 from slurmkit.formats import display
+from slurmkit.formats.memory import format_bytes
 from slurmkit.jobs.pending_reasons import TIME
 
 ExplanationLine = tuple[str, str]
+_MOST_RANKS = 32  # that are listed
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[ExplanationLine]:
     """Yield an explanation as pairs of a name and a value, not escaped."""
     if explanation.waiting is not None:
         yield from _waiting(explanation.waiting, explanation.taken)
+    if explanation.running is not None:
+        yield from _running(explanation.running, explanation.taken)
     if explanation.ended is not None:
         yield from _ended(explanation.ended)
+    if explanation.compared is not None:
+        yield from _compared(explanation.compared, explanation.taken)
     yield from _listed("Note", explanation.notes)
 
 
@@ -120,6 +129,44 @@ def _alternative(each: Alternative, now: float) -> Iterator[str]:
     yield f"  {each.command}"
 
 
+def _running(running: RunningExplanation, now: float) -> Iterator[ExplanationLine]:
+    yield "Runs", running.runs
+    for finding in running.findings:
+        yield "Found", f"{finding.text}{_origin(finding.source, finding.taken, now)}"
+        if finding.advice:
+            yield "  do", finding.advice
+    for fact in running.facts:
+        yield fact.about, f"{fact.text}{_origin(fact.source, fact.taken, now)}"
+    yield from _listed("NCCL", running.nccl)
+    name = "Ranks" if any(rank.rank is not None for rank in running.ranks) else "Processes"
+    yield from _listed(name, map(_rank, running.ranks[:_MOST_RANKS]))
+    if len(running.ranks) > _MOST_RANKS:
+        yield "", f"and {len(running.ranks) - _MOST_RANKS} more; --json has all"
+    for stack in running.stacks:
+        yield "Stack", stack.title
+        yield from _listed("", tuple(stack.lines) or (stack.problem or "py-spy printed nothing",))
+
+
+def _origin(source: str, taken: float | None, now: float) -> str:
+    """Return ` [squeue, 12 s ago]`; empty if both are unknown."""
+    age = "" if taken is None else f"{display.format_seconds(now - taken)} ago"
+    known = ", ".join(filter(None, [source, age]))
+    return f"  [{known}]" if known else ""
+
+
+def _rank(rank: WatchedRank) -> str:
+    who = "" if rank.rank is None else f"{rank.rank} "
+    parts = [f"{who}{rank.node} pid {rank.pid} {rank.command}: {rank.does}"]
+    if rank.cpus is not None:
+        parts.append(f"CPU {rank.cpus:.0%}")
+    if rank.rss is not None:
+        parts.append(format_bytes(rank.rss))
+    parts.append(f"{rank.threads} thread{'' if rank.threads == 1 else 's'}")
+    if rank.processes > 1:
+        parts.append(f"{rank.processes} processes")
+    return ", ".join(parts)
+
+
 def _ended(ended: EndExplanation) -> Iterator[ExplanationLine]:
     yield from _listed("Details", ended.details)
     if ended.advice:
@@ -135,3 +182,12 @@ def _ended(ended: EndExplanation) -> Iterator[ExplanationLine]:
         yield "", ended.error_means
     yield "Log", ended.log_trouble or ended.log or "unknown"
     yield from _listed("Last lines", ended.last_lines)
+
+
+def _compared(compared: RunComparison, now: float) -> Iterator[ExplanationLine]:
+    yield "Compared", f"{compared.text}{_origin(compared.source, compared.taken, now)}"
+    alike = [f"{each.about} {each.now}" for each in compared.facts if each.differs is False]
+    if alike:
+        yield "As before", ", ".join(alike)
+    unknown = [f"{each.about}: {each.unknown}" for each in compared.facts if each.differs is None]
+    yield from _listed("Unknown", tuple(unknown))

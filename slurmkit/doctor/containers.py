@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ _NEWER = "install enroot 4 or newer"
 _CONF = "enroot.conf"
 _PLUGSTACK = "plugstack.conf"
 _IMPORT_ROOM = 16 << 30  # bytes; a large image, compressed
+_LARGE_CACHE = 20 << 30  # bytes; several large images
+_OLD_LAYER = 30  # days
 _OURS = re.compile(r"(?:pyxis_(\d+)\.\d+|(?:pyxis_)?slurmkit_(?:preflight_)?(\d+)_\d+)")
 _HOOKS = {
     "50-slurm-pmi.sh": "MPI in a container does not find the other ranks with srun --mpi=pmix",
@@ -191,6 +194,35 @@ def check_enroot_paths(case: CheckContext) -> Iterator[CheckFinding]:
             )
 
 
+def check_enroot_cache(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that enroot's cache of layers is not large: enroot only ever adds to it."""
+    del case
+    folder = read_enroot_settings(os.environ)["ENROOT_CACHE_PATH"]
+    held = sum(_file_sizes(folder))
+    if held >= _LARGE_CACHE:
+        old = f"-maxdepth 1 -type f -mtime +{_OLD_LAYER}"
+        yield CheckFinding(
+            "note",
+            f"enroot's cache of layers {folder} holds {format_bytes(held)}",
+            "enroot removes nothing there; imported images do not need it",
+            f"while nothing is imported: find {shlex.quote(folder)} {old} -delete",
+            _HERE,
+        )
+
+
+def _file_sizes(folder: str) -> Iterator[int]:
+    """Yield the bytes of each file in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SlurmkitError(f"cannot read {folder}: {error.strerror}") from error
+
+
 def _nearest(path: str) -> Path:
     """Return the path, or the nearest folder above it that exists."""
     return next(each for each in (Path(path), *Path(path).parents) if each.exists())
@@ -272,6 +304,7 @@ CHECKS = (
     Check("enroot", "enroot is here, and new enough", check_enroot),
     Check("enroot-hooks", "enroot has the hooks for MPI, PyTorch and GPUs", check_enroot_hooks),
     Check("enroot-paths", "enroot's folders are fit", check_enroot_paths),
+    Check("enroot-cache", "enroot's cache of layers is not large", check_enroot_cache),
     Check("pyxis", "pyxis has room, and no option that surprises", check_pyxis),
     Check("left-over-containers", "no container is left of your jobs", check_left_over_containers),
 )

@@ -14,6 +14,7 @@ OLDEST_RELEASE, NEWEST_RELEASE = (22, 5), (26, 5)
 _AS_OF = re.compile(r"^Configuration data as of (\d+)", re.MULTILINE)
 _BACKLOG = re.compile(r"^DBD Agent queue size:\s*(\d+)", re.MULTILINE)
 _NO_SLURMCTLD = "while no slurmctld answers, nobody can submit; running jobs go on"
+_METRICS_AUTH_SINCE = _SLUID_PATHS_SINCE = (26, 5)
 _SKEW = 5.0  # seconds; munge refuses beyond 300
 
 
@@ -144,21 +145,81 @@ def check_clock(case: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
-    """Check that munge can encode and decode a credential here."""
-    if not case.config.get("AuthType", "").endswith("munge"):
-        return
-    try:
-        status = case.ask("unmunge", stdin=case.ask("munge", "--no-input"))
-    except SlurmMissing as error:
-        raise SlurmError("munge is not on the PATH") from error
-    except SlurmError as error:
-        status = str(error)
-    if "Success" not in status:
-        first = printable(status.partition("\n")[0])
-        yield CheckFinding("error", f"munge does not work: {first}",
+    """Check that munge works here. With auth/slurm, only the ledger service needs it."""
+    auth = case.config.get("AuthType", "")
+    if auth == "auth/slurm":
+        if why := _munge_fault(case, or_missing="munge is not on the PATH"):
+            yield CheckFinding("note", f"AuthType=auth/slurm, and munge does not work here: {why}",
+                        "Slurm does not need it; the ledger service does, to know who asks: reports"
+                        " and settings of mails do not work from here over the service",
+                        "install munge; use one munge.key on the service's host and here; on the"
+                        " service's host itself a Unix socket does without: docs/service.md",
+                        "as root here")  # fmt: skip
+    elif auth.endswith("munge") and (why := _munge_fault(case)):
+        yield CheckFinding("error", f"munge does not work: {why}",
                     "Slurm cannot verify who you are: every command fails",
                     "systemctl restart munge; compare /etc/munge/munge.key on all machines",
                     "as root here")  # fmt: skip
+
+
+def _munge_fault(case: CheckContext, *, or_missing: str = "") -> str:
+    """Return why munge cannot encode and decode a credential; empty if it can.
+
+    Args:
+        case: the cluster.
+        or_missing: returned if there is no munge here.
+
+    Raises:
+        SlurmError: when there is no munge here, and `or_missing` is empty.
+    """
+    try:
+        status = case.ask("unmunge", stdin=case.ask("munge", "--no-input"))
+    except SlurmMissing as error:
+        if or_missing:
+            return or_missing
+        raise SlurmError("munge is not on the PATH") from error
+    except SlurmError as error:
+        status = str(error)
+    return "" if "Success" in status else printable(status.partition("\n")[0])
+
+
+def check_metrics(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check who may read slurmctld's metrics, which name users and accounts (slurm.conf(5))."""
+    if not case.config.get("MetricsType") or case.config.get("MetricsAuthUsers"):
+        return
+    ignored = "ignore_private_data" in case.words("MetricsParameters")
+    if case.words("PrivateData") and not ignored:
+        return  # then only SlurmUser and root may read them
+    if case.release[:2] >= _METRICS_AUTH_SINCE:
+        fix = "MetricsAuthUsers=prometheus, the account that reads the metrics"
+    else:
+        fix = (
+            "close slurmctld's port to everything but your hosts; Slurm 26.05 has MetricsAuthUsers"
+        )
+    shown = f"MetricsType={case.config['MetricsType']} without MetricsAuthUsers"
+    private = " and with MetricsParameters=ignore_private_data" if ignored else ""
+    yield CheckFinding("warning", shown + private,
+                "everybody who reaches slurmctld's port can read the jobs of each user and account",
+                fix)  # fmt: skip
+
+
+def check_cgroup_names(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check whether cgroups are named by job id, as tools for older releases expect.
+
+    From 26.05 on they have the SLUID of the job, with cgroup/v2 (cgroup.conf(5), CgroupJobIdPaths).
+    """
+    uses = {case.config.get("ProctrackType", ""), *case.words("TaskPlugin")}
+    plugin = case.config.get("CgroupPlugin", "")
+    if not uses & {"proctrack/cgroup", "task/cgroup"} or plugin in {"disabled", "cgroup/v1"}:
+        return
+    if case.release[:2] >= _SLUID_PATHS_SINCE and case.config.get("CgroupJobIdPaths") != "yes":
+        yield CheckFinding("note",
+                    f"CgroupPlugin={plugin or 'autodetect'} without CgroupJobIdPaths: with cgroup"
+                    " v2 the cgroups of jobs have names such as sEKNKTV3WPV500, not job_123",
+                    "exporters and scripts of older releases find no job there; those of slurmkit"
+                    " take both names",
+                    "CgroupJobIdPaths=yes, if you have such tools",
+                    "cgroup.conf")  # fmt: skip
 
 
 CHECKS = (
@@ -169,4 +230,6 @@ CHECKS = (
     Check("client-release", "commands and slurmctld have the same release", check_client_release),
     Check("clock", "this machine's clock agrees with slurmctld's", check_clock),
     Check("munge", "munge works", check_munge),
+    Check("metrics", "slurmctld's metrics are not open to everybody", check_metrics),
+    Check("cgroup-names", "cgroups of jobs are named by job id", check_cgroup_names),
 )

@@ -15,7 +15,7 @@ from slurmkit.config.plugins import load_plugin
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import format_time
-from slurmkit.state.gpu_metrics import GpuMetrics
+from slurmkit.state.gpu_metrics import GpuMetricsOfNodes
 from slurmkit.state.nodes import NodeRow
 
 _LONG_OUT_SECONDS = 86400.0  # seconds
@@ -111,18 +111,34 @@ def check_gpu_confinement(case: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_gpu_metrics(case: CheckContext) -> Iterator[CheckFinding]:
-    """Check that the site's Prometheus has samples of the nodes with GPUs."""
+    """Check that the site's Prometheus has samples of the nodes with GPUs, and names their jobs.
+
+    It is asked as the ledger asks it about runs.
+    """
     if not has_section(f"gpu_metrics.{_PROMETHEUS}") or not case.gpu_nodes:
         return
-    plugin = cast("type[GpuMetrics]", load_plugin("gpu_metrics", _PROMETHEUS))
+    plugin = cast("type[GpuMetricsOfNodes]", load_plugin("gpu_metrics", _PROMETHEUS))
     try:
-        heard = plugin().read([node.name for node in case.gpu_nodes])
+        heard = plugin().check_nodes([node.name for node in case.gpu_nodes])
     except SlurmkitError as error:
         yield CheckFinding("warning", str(error), *_NO_METRICS)
         return
-    if silent := [node for node in case.gpu_nodes if node.name not in heard]:
+    if silent := [node for node in case.gpu_nodes if node.name not in heard.nodes]:
         yield CheckFinding(
             "note", f"Prometheus has no samples of {_fold_names(silent)}", *_NO_METRICS
+        )
+    nameless = [
+        node
+        for node in case.gpu_nodes
+        if node.name in heard.nodes - heard.with_jobs and any(gpus.used for gpus in node.gpus)
+    ]
+    if nameless:
+        yield CheckFinding(
+            "note",
+            f"Prometheus does not say which jobs hold the GPUs of {_fold_names(nameless)}",
+            "there the ledger knows only what runs did that held all GPUs of their nodes",
+            "let the exporter name the jobs, or set [gpu_metrics.prometheus] job_label",
+            "the exporters, or the site's configuration",
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import locale
 import os
+import pwd
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -27,6 +30,7 @@ _USE_OF_EXTRA = {
     "tui": "slurmkit tui",
     "accounting": "slurmkit ledger and report",
     "ssh": "submitting from a laptop over SSH",
+    "gpu-exporter": "slurmkit gpu-exporter on GPU nodes",
     "postgres": "a ledger in PostgreSQL",
 }
 _LEDGER = (
@@ -113,14 +117,22 @@ def check_mail_program(case: CheckContext) -> Iterator[CheckFinding]:
     program = case.config.get("MailProg", "")
     spool = _configured_spool()
     if Path(program).name == _MAIL_PROGRAM:
-        if spool and _is_the_service() and (trouble := _spool_trouble(Path(spool))):
+        if not _is_the_service():
+            yield CheckFinding(
+                "ok",
+                f"MailProg={program} hands mails about jobs to the ledger's service; only root and"
+                " the service's account can check the spool",
+            )
+        elif not spool:
             yield CheckFinding(
                 "error",
-                f"MailProg={program}, but {trouble}",
-                "the ledger's service sends no mails about jobs; Slurm's events wait in the spool",
-                f"install -d -o SLURMUSER -g SERVICE -m 2770 {spool}",
-                "as root on the service's host",
+                f"MailProg={program}, but [job_mail] spool is not set here",
+                "nobody sends mails about jobs, if this is the service's host",
+                '[job_mail] spool = "/var/spool/slurmkit/mail"',
+                "in the configuration of the ledger's service",
             )
+        else:
+            yield from _check_spool(program, Path(spool), case.config.get("SlurmUser", ""))
         return
     if spool:
         yield CheckFinding(
@@ -148,20 +160,87 @@ def _configured_spool() -> str:
     return str(load_section("job_mail", section).spool)
 
 
+def _service_user() -> str:
+    """Return the account of the service; empty without the accounting extra."""
+    if any(find_spec(name) is None for name in EXTRAS["accounting"]):
+        return ""
+    section = import_module(_LEDGER_CONFIG).ServiceSection
+    return str(load_section("ledger.service", section).user)
+
+
 def _is_the_service() -> bool:
     """Return whether this account is the service's, or root; others may not see the spool."""
-    section = import_module(_LEDGER_CONFIG).ServiceSection
-    user = load_section("ledger.service", section).user
-    return os.geteuid() == 0 or current_user() == user
+    return os.geteuid() == 0 or current_user() == _service_user()
 
 
-def _spool_trouble(spool: Path) -> str:
-    """Return why this account cannot take events over; empty if it can."""
-    if not spool.is_dir():
-        return f"the spool {spool} does not exist here"
-    if not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
-        return f"this account cannot read and write the spool {spool}"
-    return f"everybody can write the spool {spool}" if spool.stat().st_mode & 0o002 else ""
+def _check_spool(program: str, spool: Path, slurm_user: str) -> Iterator[CheckFinding]:
+    """Check that slurmctld can write the spool, and that the service can read its events."""
+    writer, reader = slurm_user.partition("(")[0] or "slurm", _service_user()
+    make = f"install -d -o {writer} -g {_group_of(reader)} -m 2770 {spool}"
+    try:
+        found = spool.stat()
+    except OSError:
+        trouble = f"the spool {spool} does not exist here"
+        where = "as root, on the hosts of slurmctld and of the service"
+    else:
+        trouble = _spool_trouble(spool, found, writer, reader)
+        where = "as root; it changes nothing in the folder"
+    if trouble:
+        yield CheckFinding(
+            "error",
+            f"MailProg={program}, but {trouble}",
+            "mails about jobs are not sent",
+            make,
+            where,
+        )
+
+
+def _spool_trouble(spool: Path, found: os.stat_result, writer: str, reader: str) -> str:
+    """Return why events cannot get from slurmctld to the service; empty if they can."""
+    mode = stat.filemode(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        return f"the spool {spool} is no folder"
+    if found.st_mode & stat.S_IWOTH:
+        return f"everybody can write the spool {spool} ({mode}): anybody could have mails sent"
+    if not _may_use(found, reader):
+        return f"the service's account {reader} cannot read and write the spool {spool} ({mode})"
+    if not _may_use(found, writer):
+        return f"slurmctld ({writer}) cannot write the spool {spool} ({mode})"
+    if not found.st_mode & stat.S_ISGID and found.st_gid not in _primary_group(writer):
+        return (
+            f"the spool {spool} ({mode}) has no setgid bit: events get slurmctld's group, and the"
+            f" service's account {reader} cannot read them"
+        )
+    return ""
+
+
+def _may_use(found: os.stat_result, name: str) -> bool:
+    """Return whether a user has all rights in a folder; True for one that is not known here."""
+    try:
+        user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        return True
+    if user.pw_uid == 0:
+        return True
+    if user.pw_uid == found.st_uid:
+        return found.st_mode & stat.S_IRWXU == stat.S_IRWXU
+    in_group = found.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
+    return in_group and found.st_mode & stat.S_IRWXG == stat.S_IRWXG
+
+
+def _primary_group(name: str) -> tuple[int, ...]:
+    try:
+        return (pwd.getpwnam(name).pw_gid,)
+    except KeyError:
+        return ()
+
+
+def _group_of(name: str) -> str:
+    """Return the name of a user's primary group, or the user's own."""
+    try:
+        return grp.getgrgid(_primary_group(name)[0]).gr_name
+    except (IndexError, KeyError):
+        return name
 
 
 def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:

@@ -47,7 +47,7 @@ class JobMonitor(Protocol):
         """
         ...
 
-    def words(self, job_id: str) -> str:
+    def describe_end(self, job_id: str) -> str:
         """Describe how a task ended."""
         ...
 
@@ -287,7 +287,7 @@ class Follower:
         return now - task.over_since > _GRACE
 
     def _lose(self, results: RunResults, task: FollowedTask) -> None:
-        words = self._place.words(task.id)
+        words = self._place.describe_end(task.id)
         for future in task.left.values():
             set_lost(future, f"{words}; {results.last_words(future.log)}")
         task.left.clear()

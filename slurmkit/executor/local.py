@@ -144,8 +144,8 @@ class _ProcessMonitor:
             job_id: None if job_id in waiting else self._is_running(job_id) for job_id in job_ids
         }
 
-    def words(self, job_id: str) -> str:
-        """See `JobMonitor.words`."""
+    def describe_end(self, job_id: str) -> str:
+        """See `JobMonitor.describe_end`."""
         process = self._started.get(job_id)
         if process is None:
             return "another process started it, and this process cannot follow it"

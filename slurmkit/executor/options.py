@@ -65,7 +65,7 @@ class ExecutorOptions(TypedDict, total=False):
     deadline: str | None
     hold: bool
     nice: int | None
-    requeue: bool | None
+    requeue: bool | str | None
     signal: str | None
     mail_type: str | None
     mail_user: str | None

@@ -136,7 +136,7 @@ class RemoteStore:
         return base
 
     def _do(self, argv: Sequence[str], *lines: str, seconds: float = _SECONDS) -> str:
-        return self._slurm.told(argv, ["umask 077", *lines], timeout=seconds)
+        return self._slurm.run_lines(argv, ["umask 077", *lines], timeout=seconds)
 
 
 def _no_such_folder(path: str) -> OSError:

@@ -292,8 +292,8 @@ class SlurmMonitor:
             self._watched[job_id] = _WatchedTask(self._cluster.poller.watch([job_id]), job_id)
         return {job_id: _state(each.known) for job_id, each in self._watched.items()}
 
-    def words(self, job_id: str) -> str:
-        """See `JobMonitor.words`."""
+    def describe_end(self, job_id: str) -> str:
+        """See `JobMonitor.describe_end`."""
         known = self._watched[job_id].known
         if known.error is not None:
             return str(known.error)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from slurmkit.config.paths import state_folder
+from slurmkit.config.paths import describe_write_error, state_folder
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.executor import resultfiles
 from slurmkit.slurm.machine import LOCAL_MACHINE, Machine
@@ -143,7 +143,10 @@ class LocalStore:
             return
         if owner != os.geteuid():
             raise BadInput(f"{path} is not yours, so it is not removed")
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError:  # a job that was cancelled wrote its mark meanwhile
+            shutil.rmtree(path)
 
     def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
         """See `Store.names`."""
@@ -253,5 +256,5 @@ def _make_private(path: Path) -> None:
 def write_error(path: str, error: OSError) -> SlurmkitError:
     """Return the error for calls that could not be written."""
     return SlurmkitError(
-        f"cannot write calls to {error.filename or path}: {error.strerror}; make room there"
+        f"cannot write calls to {error.filename or path}: {describe_write_error(error)}"
     )

@@ -180,7 +180,7 @@ class Caller:
         self._task = task
         self._function: Any = None
         self._differ: dict[str, Any] = {}
-        self._told = False
+        self._got_sigterm = False
 
     def make(self, pipe: int) -> None:
         """Make the calls that are left until the job has to stop; send a message after each."""
@@ -191,7 +191,7 @@ class Caller:
         for call in self._task.left:
             result = None if is_wanted() else self._made(call)
             # Slurm's signal also ends processes that a call has started, and the call may raise.
-            if result is None or (self._told and result.kind == resultfiles.ERROR):
+            if result is None or (self._got_sigterm and result.kind == resultfiles.ERROR):
                 _write_all(pipe, resultfiles.sized(_KEPT))
                 return
             sign = b"+" if result.kind in (resultfiles.VALUE, resultfiles.LEFT_OUT) else b"-"
@@ -204,7 +204,7 @@ class Caller:
     def _hear(self, number: int, frame: object) -> None:
         """Handle SIGTERM, sent to all processes of a step: go on while there is time."""
         del frame
-        self._told = True
+        self._got_sigterm = True
         if not asks():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

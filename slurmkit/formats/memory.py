@@ -79,6 +79,14 @@ def format_gib(mebibytes: int) -> str:
     return f"{mebibytes / 1024:.3g}" if mebibytes < 1024 * 100 else f"{mebibytes // 1024}"
 
 
+def format_memory_use(used: float | None, total: float | None) -> str:
+    """Format the memory of a GPU in use, in MiB, of its total: `12.5 of 80 GiB`; `?` if unknown."""
+    if used is None:
+        return "?"
+    of = "" if total is None else f" of {total / 1024:.0f}"
+    return f"{used / 1024:.1f}{of} GiB"
+
+
 def memory_option(mebibytes: int) -> str:
     """Format MiB as `--mem` takes it, in whole G where possible."""
     whole, rest = divmod(mebibytes, 1024)

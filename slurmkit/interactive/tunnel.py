@@ -6,14 +6,23 @@ import queue
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 
 from slurmkit.config.files import load_section
-from slurmkit.errors import BadInput, JobOver, SlurmkitError
+from slurmkit.errors import (
+    BadInput,
+    ConnectionLost,
+    HostKeyRefused,
+    JobOver,
+    SlurmkitError,
+    SshError,
+    Unreachable,
+)
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.job import Job
@@ -21,9 +30,17 @@ from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, PortConnection, machi
 
 if TYPE_CHECKING:
     from slurmkit.slurm.commands import SlurmCommands
+    from slurmkit.slurm.ssh.connection import Connection
     from slurmkit.slurm.ssh.login import SshSlurmCommands
 
+SshPort = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _PIECE = 1 << 16  # bytes
+_LOOK_SECONDS = 0.5  # between two looks whether the connection stands
+_ASK_SECONDS = 20.0  # between two questions to the login node, and the time for an answer
+_PATIENCE = 60.0  # seconds that a new connection waits while the login node is gone
+_REFUSALS = 5  # so many refused logins are no hiccup of a busy sshd
+RECONNECT_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
+"""Seconds between two tries to connect to the login node again; the last is repeated."""
 
 
 class TunnelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,9 +49,11 @@ class TunnelSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         login: host that users log in to with ssh from their own machines; by default the name of
             this host.
+        port: port of its sshd; 0 for the one that ssh takes by itself.
     """
 
     login: str = ""
+    port: SshPort = 0
 
 
 class NodePort(msgspec.Struct, frozen=True):
@@ -60,8 +79,10 @@ def ssh_command(place: NodePort, local: int, slurm: SlurmCommands | None = None)
         options += ["-p", str(section.port)] if section.port else []
         host = section.host or cast("SshSlurmCommands", slurm).name
         return shlex.join(["ssh", "-N", "-L", forward, *options, host])
-    login = load_section("tunnel", TunnelSection).login or socket.getfqdn()
-    return shlex.join(["ssh", "-N", "-L", forward, f"{LOCAL_MACHINE.user}@{login}"])
+    tunnel = load_section("tunnel", TunnelSection)
+    options = ["-p", str(tunnel.port)] if tunnel.port else []
+    host = f"{LOCAL_MACHINE.user}@{tunnel.login or socket.getfqdn()}"
+    return shlex.join(["ssh", "-N", "-L", forward, *options, host])
 
 
 def choose_node(job: Job, wanted: str | None) -> str:
@@ -108,21 +129,32 @@ def is_reachable(place: NodePort, machine: Machine = LOCAL_MACHINE) -> bool:
 
 
 def forward_until_job_ends(
-    place: NodePort, local: int, job: Job, opened: Callable[[], None]
+    place: NodePort,
+    local: int,
+    job: Job,
+    opened: Callable[[], None],
+    notice: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Forward 127.0.0.1 and port `local` of this machine to `place` until the job has ended.
+
+    For a cluster over SSH, a broken connection to the login node is made again, for as long as the
+    job runs. What went through it then is cut. New connections to the port wait for up to a minute.
 
     Args:
         place: node and port to reach.
         local: a free port of this machine.
         job: the job on that node.
         opened: called once the port is open.
+        notice: called with a line when the connection to the login node breaks, and when it is
+            there again.
 
     Raises:
         BadInput: when the port `local` cannot be opened.
         SlurmkitError: when waiting for the job fails.
+        SshError: when the login node refuses the login again and again; `HostKeyRefused` when its
+            host key has changed.
     """
-    machine = machine_of(job.cluster.slurm)
+    slurm = job.cluster.slurm
     over: queue.Queue[Exception | None] = queue.Queue()
     try:
         server = socket.create_server(("127.0.0.1", local))
@@ -132,12 +164,52 @@ def forward_until_job_ends(
             " --local-port"
         ) from error
     with server:
-        _start_thread(_accept, server, machine, place)
+        _start_thread(_accept, server, slurm, place)
         _start_thread(_watch, job, over)
         opened()
-        trouble = over.get()
+        connection = _connection_of(slurm)
+        trouble = over.get() if connection is None else _keep_connected(connection, over, notice)
     if trouble is not None:
         raise trouble
+
+
+def _connection_of(slurm: SlurmCommands) -> Connection | None:
+    """Return the connection to the login node; None if this machine runs the commands."""
+    return None if machine_of(slurm).is_here else cast("SshSlurmCommands", slurm).connection
+
+
+def _keep_connected(
+    connection: Connection, over: queue.Queue[Exception | None], notice: Callable[[str], None]
+) -> Exception | None:
+    """Make the connection again whenever it breaks; return what `over` gets when the job ends.
+
+    It runs in the main thread: the login node may ask for a one-time code.
+    """
+    asked, made = time.monotonic(), connection.made
+    pauses, pause, refusals, told = iter(RECONNECT_PAUSES), _LOOK_SECONDS, 0, False
+    while True:
+        with suppress(queue.Empty):
+            return over.get(timeout=pause)
+        if time.monotonic() - asked > _ASK_SECONDS:
+            connection.check(_ASK_SECONDS)
+            asked = time.monotonic()
+        if connection.is_up and connection.made == made:
+            continue
+        if not told:
+            notice("the connection to the login node broke; connecting again")
+            pauses, refusals, told = iter(RECONNECT_PAUSES), 0, True
+        try:
+            connection.transport()
+        except HostKeyRefused:
+            raise
+        except SshError as error:
+            refusals += not isinstance(error, (Unreachable, ConnectionLost))
+            if refusals >= _REFUSALS:
+                raise
+            pause = next(pauses, RECONNECT_PAUSES[-1])
+        else:
+            notice("connected again")
+            made, pause, told = connection.made, _LOOK_SECONDS, False
 
 
 def _start_thread(function: Callable[..., None], *args: object) -> None:
@@ -153,26 +225,44 @@ def _watch(job: Job, over: queue.Queue[Exception | None]) -> None:
         over.put(None)
 
 
-def _accept(server: socket.socket, machine: Machine, place: NodePort) -> None:
+def _accept(server: socket.socket, slurm: SlurmCommands, place: NodePort) -> None:
     """Accept connections until the server is closed."""
     with suppress(OSError):
         while True:
             near, _ = server.accept()
-            _start_thread(_connect, near, machine, place)
+            _start_thread(_connect, near, slurm, place)
 
 
-def _connect(near: socket.socket, machine: Machine, place: NodePort) -> None:
-    try:
-        far = machine.dial(place.node, place.port)
-    except (OSError, SlurmkitError):  # nothing listens (yet); the client sees a closed connection
+def _connect(near: socket.socket, slurm: SlurmCommands, place: NodePort) -> None:
+    far = _dial(slurm, place)
+    if far is None:  # the client sees a closed connection
         near.close()
         return
     back = threading.Thread(target=_copy, args=(far, near), daemon=True)
     back.start()
     _copy(near, far)
     back.join()
-    far.close()
     near.close()
+    with suppress(OSError, EOFError):  # a broken connection cannot say that the channel is closed
+        far.close()
+
+
+def _dial(slurm: SlurmCommands, place: NodePort) -> PortConnection | None:
+    """Connect to `place`; None if nothing listens there, or the login node is gone for long.
+
+    While there is no connection to the login node, it waits: `_keep_connected` makes a new one.
+    """
+    connection, end = _connection_of(slurm), time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        if connection is None or connection.is_up:
+            try:
+                return machine_of(slurm).dial(place.node, place.port)
+            except OSError:
+                return None
+            except SshError:  # it has just broken
+                pass
+        time.sleep(_LOOK_SECONDS)
+    return None
 
 
 def _copy(source: PortConnection, sink: PortConnection) -> None:

@@ -82,14 +82,24 @@ def read_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[JobInfo]:
     return sorted(runs, key=lambda run: run.submitted or 0)
 
 
-def read_user_runs(slurm: SlurmCommands, user: str, since: int) -> list[JobInfo]:
+def read_user_runs(
+    slurm: SlurmCommands, user: str, since: int, *, name: str | None = None
+) -> list[JobInfo]:
     """Read a user's runs that were in the queue at or after `since`, in the order of submit.
+
+    Args:
+        slurm: runs sacct.
+        user: login name.
+        since: epoch seconds.
+        name: only jobs of this name; all when left out. sacct cannot be asked for a name with a
+            comma, so it is then asked for all names.
 
     Raises:
         DatabaseDown: when slurmdbd does not answer.
     """
     mark = record_mark()
     asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", starttime_option(since), "-X", "-D"]
+    asked += [f"--name={name}"] if name and "," not in name else []
     text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
     return sorted(_parse_runs(text, mark, slurm), key=lambda run: run.submitted or 0)
 

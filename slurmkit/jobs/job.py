@@ -72,7 +72,7 @@ class JobCluster(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """What controls jobs."""
+        """The backend that controls jobs."""
         ...
 
     @property

@@ -327,7 +327,7 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
         tally=info.tally,
         source=info.source,
     )
-    return msgspec.structs.replace(outcome, words=_words(outcome, info, known))
+    return msgspec.structs.replace(outcome, words=_describe(outcome, info, known))
 
 
 def _is_killed(info: JobInfo, steps: Sequence[SacctStep]) -> bool:
@@ -372,7 +372,7 @@ def _exit_and_signal(info: JobInfo, steps: Sequence[SacctStep]) -> ExitCode:
     return ExitCode(ended.codes if len(ended.codes) == 1 else (128 + passed_on,), passed_on)
 
 
-def _words(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
+def _describe(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
     """Return the outcome in one line."""
     describe = _DESCRIBE.get(outcome.kind)
     words = describe(outcome, info, known) if describe else _PLAIN[outcome.kind]
@@ -393,7 +393,7 @@ def describe_run(outcome: Outcome) -> str:
 def _describe_failed(outcome: Outcome, info: JobInfo, known: OutcomeEvidence) -> str:
     # The job's own exit status may come from a rank that srun ended after the first failure.
     if known.first_failure:
-        return f"failed: {known.first_failure.words}"
+        return f"failed: {known.first_failure.message}"
     if outcome.signal == NO_OUTPUT:
         where = outcome.log or "its output path"
         return f"failed: {where} or its directory could not be opened on the node"

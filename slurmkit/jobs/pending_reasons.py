@@ -311,7 +311,7 @@ def _find_text(reason: str) -> ReasonText:
         if match := pattern.fullmatch(reason):
             return ReasonText(words.meaning.format(*match.groups()), words.who, words.advice)
     if (limit := parse_limit_reason(reason)) is not None:
-        return ReasonText(*limit.words)
+        return ReasonText(*limit.texts)
     if (first := reason_name(reason)) != reason:  # an array's tasks may have several reasons
         return _find_text(first)
     return ReasonText(f"Slurm says: {reason}", "unknown", "ask your administrator what it means")
@@ -554,8 +554,8 @@ class LimitReason(msgspec.Struct, frozen=True):
         return self.kind.used != ""
 
     @property
-    def words(self) -> tuple[str, str, str]:
-        """What the reason means, who can change it, and what to do."""
+    def texts(self) -> tuple[str, str, str]:
+        """The meaning of the reason, who can change it, and the advice."""
         holder = "its account" if self.owner == "association" else "its QOS"
         means = self.kind.means.format(holder=holder, what=_TRES_NAMES[self.tres])
         means = f"{means} ({self.kind.slurm})"

@@ -1,8 +1,8 @@
 """One thread that asks Slurm about all jobs that this process waits for.
 
-The thread starts with the first watch. It asks about all ids in one squeue, then in one sacct about
-the jobs that are not live in the queue. While nothing changes it asks less often. While Slurm does
-not answer it goes on asking and never guesses a state.
+The thread starts with the first watch and ends after the last. It asks about all ids in one squeue,
+then in one sacct about the jobs that are not live in the queue. While nothing changes it asks less
+often. While Slurm does not answer it goes on asking and never guesses a state.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class Poller:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._soon = False
+        self._last_poll = float("-inf")  # monotonic time in seconds
 
     def watch(self, job_ids: Iterable[str]) -> Watch:
         """Poll jobs until the watch is closed; for a `with` statement."""
@@ -127,6 +128,8 @@ class Poller:
                 self._watchers[job_id] -= 1
                 if not self._watchers[job_id]:
                     del self._watchers[job_id], self._known[job_id]
+            if not self._watchers:
+                self._changed.notify_all()  # the thread ends
 
     def known(self, job_ids: Iterable[str]) -> dict[str, WatchedJob]:
         """Return what is known of watched jobs."""
@@ -139,25 +142,33 @@ class Poller:
             return self._changed.wait_for(condition, timeout)
 
     def _run(self) -> None:
-        interval, last_poll = self._pace.first, float("-inf")
-        while True:
-            self._sleep(last_poll, interval)
+        interval = self._pace.first
+        while self._sleep(interval):
             changed = self._poll()
-            last_poll = time.monotonic()
+            self._last_poll = time.monotonic()
             interval = self._pace.after(interval, changed=changed)
 
-    def _sleep(self, last_poll: float, interval: float) -> None:
-        """Sleep until the next poll; a new watch is polled as soon as the floor allows."""
+    def _sleep(self, interval: float) -> bool:
+        """Sleep until the next poll; a new watch is polled as soon as the floor allows.
+
+        False when nobody watches any more: then the thread ends, and `watch` starts another.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._unsettled()))
+            self._changed.wait_for(lambda: not self._watchers or bool(self._unsettled()))
             new = self._soon
             if not new:
-                due = last_poll + interval
-                new = self._changed.wait_for(lambda: self._soon, due - time.monotonic())
+                due = self._last_poll + interval
+                new = self._changed.wait_for(
+                    lambda: self._soon or not self._watchers, due - time.monotonic()
+                )
+            if not self._watchers:
+                self._thread = None
+                return False
             if new:
-                due = max(last_poll + self._pace.floor, time.monotonic() + _TOGETHER_SECONDS)
+                due = max(self._last_poll + self._pace.floor, time.monotonic() + _TOGETHER_SECONDS)
         if new:
             time.sleep(max(0, due - time.monotonic()))
+        return True
 
     def _unsettled(self) -> list[str]:
         return [job_id for job_id, known in self._known.items() if not known.settled]
@@ -359,7 +370,7 @@ class Watch:
 
     @property
     def known(self) -> dict[str, WatchedJob]:
-        """What is known of each job now, by id."""
+        """The latest state of each job, by id."""
         return self._poller.known(self.job_ids)
 
     @property

@@ -55,7 +55,7 @@ class RankFailure(msgspec.Struct, frozen=True):
         return int(code) if code.isdecimal() else None
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Message such as `rank 3 on gpu07 failed first (signal 9)`."""
         return f"rank {self.rank} on {self.node} failed first ({self.how})"
 

@@ -28,8 +28,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         run: how often the job was requeued before.
         began: epoch seconds, like `ended`; None if no line tells it.
         nodes: its nodes.
-        reason: what ended it: `timeout`, `preempt`, `node-fail`, `oom`, `requeued`, `cancelled`,
-            `error`, `done`, `stale`, or `unknown`; empty while it runs.
+        reason: what ended it: `timeout`, `preempt`, `node-fail`, `oom`, `checkpoint` (exit code
+            75, and not asked for a checkpoint), `requeued`, `cancelled`, `error`, `done`, `stale`,
+            or `unknown`; empty while it runs.
         action: what was done then: `requeue`, `hold`, `fail`, `slurm` (requeued by Slurm itself),
             `limit` (it was requeued too often), `refused` (Slurm refused); empty for nothing.
         exit_code: of its command; None if the command has not ended.

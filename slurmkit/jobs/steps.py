@@ -43,12 +43,14 @@ class StepMetrics(msgspec.Struct, frozen=True):
         cpu_seconds: CPU seconds of all tasks.
         mem_peak: peak memory in bytes: of all tasks together if measured so, else of one task.
         gpu_percent: GPU utilisation, average over the tasks.
+        read_bytes: bytes that its tasks have read: files, pipes and sockets.
     """
 
     tasks: int | None = None
     cpu_seconds: float | None = None
     mem_peak: float | None = None
     gpu_percent: int | None = None
+    read_bytes: float | None = None
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +250,9 @@ def _parse_use(fields: dict[str, str], cpu_seconds: float | None) -> StepMetrics
         cpu_seconds=cpu_seconds,
         mem_peak=max((size for size in sizes if size is not None), default=None),
         gpu_percent=_number(parse_tres(fields["TRESUsageInAve"]).get("gres/gpuutil", "")),
+        read_bytes=_plausible(
+            parse_bytes(parse_tres(fields["TRESUsageInTot"]).get("fs/disk", "")), 2**60
+        ),
     )
 
 

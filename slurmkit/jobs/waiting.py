@@ -1,19 +1,24 @@
-"""Wait for many jobs at once, as `concurrent.futures` waits for futures.
+"""Wait for jobs: until many have ended, or until the program in one is ready.
 
 One poller asks Slurm about all of them with one query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from slurmkit.errors import BadInput, NotOver, SlurmkitError
+from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.job import Job
+from slurmkit.jobs.pending_reasons import explain_reason
 
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 _RETURN_WHEN = ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION")
+_NO_REASON_YET = ("", "None", "Prolog")
+AddressT = TypeVar("AddressT")
 
 
 class DoneAndNotDoneJobs(NamedTuple):
@@ -94,3 +99,78 @@ def _ended_jobs(jobs: Sequence[Job], timeout: float | None) -> Iterator[dict[Job
                 except SlurmkitError:
                     ended[job] = False
             yield ended
+
+
+def why_by_reason(job: Job, meaning: str) -> str:
+    """Return why a job waits, by its pending reason alone."""
+    return f"job {job.id} waits: {meaning}"
+
+
+def wait_until_ready(
+    job: Job,
+    find: Callable[[], AddressT | None],
+    notice: Callable[[str], None],
+    *,
+    no_answer: Callable[[], str],
+    patience: float,
+    why_pending: Callable[[Job, str], str] = why_by_reason,
+    waiting_for: str = "",
+) -> AddressT | None:
+    """Wait until a job runs and the program in it is ready, and return the program's address.
+
+    Args:
+        job: the job.
+        find: returns the address of the program, or None until the program is ready. It is called
+            only while the job runs: an earlier run may have left an address.
+        notice: called with a line that says why the job waits, or that it runs.
+        no_answer: returns the message of `NotOver`: what is still missing, and where to look.
+        patience: seconds that the program may take once the job runs. They begin anew when the
+            job is requeued.
+        why_pending: makes words of why a job waits, from the meaning of its pending reason.
+        waiting_for: the event that a running job still lacks, e.g. "Jupyter to answer"; without
+            it, there is no notice when the job starts.
+
+    Returns:
+        What `find` returned; None when the job has ended first.
+
+    Raises:
+        NotOver: when the program is not ready in that time; the job goes on.
+        NoSuchJob: when Slurm does not know the job.
+    """
+    last, since = "", None
+    with job.cluster.poller.watch([job.id]) as watch:
+        for known in watch.changes(every=1.0):
+            one = known[job.id]
+            if one.error is not None:
+                raise one.error
+            runs = one.info is not None and one.info.state == "RUNNING"
+            address = find() if runs else None
+            if address is not None:
+                return address
+            line = _status_line(job, one.info, last, why_pending, waiting_for)
+            if line != last:
+                notice(line)
+                last = line
+            since = (since or time.monotonic()) if runs else None
+            if since and time.monotonic() - since > patience:
+                raise NotOver(no_answer())
+    return None
+
+
+def _status_line(
+    job: Job,
+    info: JobInfo | None,
+    last: str,
+    why_pending: Callable[[Job, str], str],
+    waiting_for: str,
+) -> str:
+    """Return the current status line, or the last one if nothing changed."""
+    if info is None or info.is_over:
+        return last
+    if info.state != "PENDING":
+        runs = f"job {job.id} runs on {info.node_list}; waiting for {waiting_for}"
+        return runs if waiting_for else last
+    if info.reason in _NO_REASON_YET:
+        return last
+    meaning = explain_reason(info.reason, job.id).meaning
+    return last if meaning in last else why_pending(job, meaning)

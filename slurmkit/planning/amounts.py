@@ -459,7 +459,7 @@ class JobMemory(NamedTuple):
 
     @property
     def size(self) -> tuple[str, int]:
-        """What the size is for (`node`, `cpu` or `gpu`), and MiB; 0 for all memory of a node."""
+        """The unit of the size (`node`, `cpu` or `gpu`), and MiB; 0 for all memory of a node."""
         return next(self._sizes(), ("node", 0))
 
     @property

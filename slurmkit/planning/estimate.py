@@ -28,6 +28,7 @@ from slurmkit.planning.checks.limits_use import (
     tres_minutes_budgets,
 )
 from slurmkit.planning.request import Request
+from slurmkit.state.past_waits import JobKind, WaitsOfKind, job_kind
 
 PriceAt = Callable[[str, dt.date], Price | None]
 """Returns the price per GPU-hour of a GPU type on a day."""
@@ -60,7 +61,7 @@ class BudgetShare(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None
     source: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe it: `4 of 10 hours of gres/gpu left (40 %), account vision: …`."""
         wanted = _rounded_or_unknown(self.wanted)
         part = "" if self.share is None else f" ({self.share:.1%})"
@@ -90,6 +91,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         currency: of both costs.
         share: the part of the association's or QOS's budget; None where there is no budget.
         start: epoch seconds of the estimated start; None when slurmctld was not asked.
+        job_kind: what makes other jobs wait as this one does; None if unknown.
+        waited: how long jobs like this one waited, as text; empty where no source knows it.
+        past_waits: the same as numbers; None where unknown.
         sources: field name to where its number comes from.
     """
 
@@ -108,6 +112,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     share: BudgetShare | None = None
     start: int | None = None
     start_source: str = ""
+    job_kind: JobKind | None = None
+    waited: str = ""
+    past_waits: WaitsOfKind | None = None
     sources: dict[str, str] = msgspec.field(default_factory=dict)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -124,11 +131,13 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         if self.gpu_hours or self.currency or unsaid:
             lines.append(("Costs", self._costs()))
         if self.share is not None:
-            lines.append(("Budget", self.share.words()))
+            lines.append(("Budget", self.share.describe()))
         if self.start_source:
             lines.append(
                 ("Starts", f"{format_time(self.start)} at the earliest ({self.start_source})")
             )
+        if self.waited:
+            lines.append(("Waited", self.waited))
         return lines
 
     def _uses(self) -> str:
@@ -232,8 +241,17 @@ def estimate(
         cloud_cost=cloud,
         currency=currency,
         share=_tightest_budget(request),
+        job_kind=_job_kind(request),
         sources=_sources(request, currency) | _sources_of_unknown(gpus.source, unknown),
     )
+
+
+def _job_kind(request: Request) -> JobKind | None:
+    """Return the kind of job; None where its GPUs are not known, and for parts of GPUs."""
+    if uncounted_tres(request) or any(request.total.get(f"gres/{part}") for part in _PARTS):
+        return None
+    qos = request.qos.name if request.qos else None
+    return job_kind(request.partition.name, qos, request.total, request.seconds)
 
 
 def _tres_hours(request: Request, tres: str, hours: float | None) -> float | None:

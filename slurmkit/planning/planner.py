@@ -58,6 +58,7 @@ from slurmkit.spec.sbatch_options import with_options
 from slurmkit.spec.submission import Chunk, Submission
 from slurmkit.spec.sweep import expand_marks
 from slurmkit.state.model import Capabilities, Partition, Standing
+from slurmkit.state.past_waits import load_past_waits
 
 __all__ = ["Plan", "Submission", "plan", "plan_offline"]
 
@@ -163,6 +164,21 @@ def plan(
     begin = begin_after_reservation(checked.spec, site.standing)
     start, refusal = run_test_only(cluster.slurm, checked.submissions[0], *begin)
     return _with_test_result(checked, start, refusal)
+
+
+def with_past_waits(checked: Plan, cluster: PlanTarget) -> Plan:
+    """Return a plan without errors with how long jobs like it waited, where that is known.
+
+    For who shows the estimate: the first call of an hour may wait for the ledger some seconds.
+    """
+    known, name = checked.estimate, cluster.capabilities().cluster_name
+    if checked.errors or known is None or known.job_kind is None or not name:
+        return checked
+    waits = load_past_waits(cluster.slurm, name)
+    known = msgspec.structs.replace(
+        known, waited=waits.describe(known.job_kind), past_waits=waits.find(known.job_kind)
+    )
+    return msgspec.structs.replace(checked, estimate=known)
 
 
 def plan_offline(spec: JobSpec, site: SiteState) -> Plan:

@@ -139,7 +139,8 @@ def with_survival_options(spec: JobSpec) -> JobSpec:
     if not policy.requeues:
         return msgspec.structs.replace(spec, signal=policy.signal)
     mode = spec.open_mode or "append"
-    return msgspec.structs.replace(spec, requeue=True, signal=policy.signal, open_mode=mode)
+    requeue = spec.requeue or True  # `expedite` stays
+    return msgspec.structs.replace(spec, requeue=requeue, signal=policy.signal, open_mode=mode)
 
 
 def parse_kill_wait(config: Mapping[str, str]) -> int:

@@ -92,7 +92,8 @@ class SlurmCommands(Protocol):
             errors: also return standard error, after standard output.
 
         Raises:
-            SlurmError: translated from the command's output.
+            SlurmError: translated from the command's output; `output` of a command on this machine
+                has what it had printed.
         """
         ...
 
@@ -146,7 +147,9 @@ class LocalSlurmCommands:
             error_file.seek(0)
             stderr = error_file.read()
         if has_failed(argv[0], process.returncode, stderr):
-            raise slurm_error(argv[0], decode_output(stderr or output), process.returncode)
+            error = slurm_error(argv[0], decode_output(stderr or output), process.returncode)
+            error.output = decode_output(output)
+            raise error
         return decode_output(output + stderr if errors else output)
 
     def stream(
@@ -273,7 +276,9 @@ def _read_output(process: subprocess.Popen[bytes], argv: Sequence[str], timeout:
         if not piece:
             return bytes(output)
         output += piece
-    raise timeout_error(argv, timeout)
+    error = timeout_error(argv, timeout)
+    error.output = decode_output(bytes(output))
+    raise error
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Machine(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where a job starts that names no folder."""
+        """The folder in which a job starts that names none."""
         ...
 
     def groups(self, user: str) -> tuple[str, ...]:
@@ -80,6 +80,14 @@ class Machine(Protocol):
 
         Raises:
             OSError: when the user may not look there.
+        """
+        ...
+
+    def modified(self, path: str) -> float:
+        """Return when a file was last written, in epoch seconds.
+
+        Raises:
+            OSError: when there is no such file, or the user may not look there.
         """
         ...
 
@@ -162,6 +170,10 @@ class LocalMachine:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
+
+    def modified(self, path: str) -> float:
+        """See `Machine.modified`."""
+        return Path(path).stat().st_mtime
 
     def open(self, path: str) -> BinaryIO:
         """See `Machine.open`."""

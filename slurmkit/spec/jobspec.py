@@ -138,6 +138,8 @@ class JobSpec(
         array: indices of a job array; for a sweep, the points to run, by default all.
         array_throttle: how many tasks run at once; also set by `%N` in `array`.
         sweep: parameters of each task, as variables and as `{name}` in words of `command`.
+        requeue: whether Slurm requeues the job after a node failure; `expedite` (Slurm 25.11) also
+            after a failure with a failed epilog, at once and with the highest priority.
         output: path of the log, relative to `chdir`; Slurm's patterns (`%j`) are allowed.
         chdir: folder where the job starts, absolute.
         environment: variables exported in the script, in order.
@@ -193,7 +195,7 @@ class JobSpec(
     deadline: str | None = None
     hold: bool = False
     nice: int | None = None
-    requeue: bool | None = None
+    requeue: bool | str | None = None
     signal: str | None = None
     mail_type: str | None = None
     mail_user: str | None = None
@@ -401,7 +403,7 @@ def _check_texts(name: str, values: object) -> None:
 
 
 def _check_form(name: str, value: object, form: ValueForm) -> None:
-    if value is None or (name == "exclusive" and isinstance(value, bool)):
+    if value is None or (name in ("exclusive", "requeue") and isinstance(value, bool)):
         return
     if not isinstance(value, str):
         raise BadInput(f"{option(name)} must be text, e.g. '{value}', not {value!r}")

@@ -65,6 +65,7 @@ OPTION_FORMS: dict[str, ValueForm] = {
     "nodelist": _NODES,
     "exclude": _NODES,
     "exclusive": _form(r"user|mcs|topo", "one of user, mcs and topo"),
+    "requeue": _form("expedite", "expedite, the only value that --requeue may have"),
     "switches": _form(r"\d+(@[\d:\-]+)?", "COUNT[@MAX-TIME], e.g. 1@10:00"),
     "array": _form(rf"{_RANGE}(,{_RANGE})*(%\d+)?", "a list of indexes, e.g. 0-99%10"),
     "dependency": _form(
@@ -232,7 +233,7 @@ def _check_value(name: str, value: str) -> None:
 
 _FIELDS = {
     *OPTION_FORMS,
-    *"nodes ntasks ntasks_per_node cpus_per_task segment hold nice requeue".split(),
+    *"nodes ntasks ntasks_per_node cpus_per_task segment hold nice".split(),
     *"cpus_per_gpu ntasks_per_gpu ntasks_per_socket ntasks_per_core mincpus".split(),
     *"sockets_per_node cores_per_socket threads_per_core".split(),
     *"overcommit spread_job use_min_nodes".split(),

@@ -207,6 +207,8 @@ def _parse_option(fields: dict[str, Any], name: str, value: str) -> None:
     elif name in GPU_OPTIONS:
         gpus = None if _NO_GPUS.fullmatch(value) else Gpus.parse(value, GPU_OPTIONS[name])
         _set_gpus(fields, gpus, name)  # the last one counts
+    elif name == "requeue" and value:
+        fields[known] = value
     elif name in _FLAGS:
         if value:
             raise BadInput(f"--{name} takes no value here; leave {value!r} out")
@@ -361,7 +363,7 @@ def option_values(spec: JobSpec) -> dict[str, str]:
     values: dict[str, object] = {}
     for name in _OPTION_ORDER:
         values[name.replace("_", "-")] = getattr(spec, name)
-    values["requeue"] = "" if spec.requeue else None
+    values["requeue"] = "" if spec.requeue is True else spec.requeue or None
     values["no-requeue"] = "" if spec.requeue is False else None
     for flag in ("hold", "overcommit", "spread_job", "use_min_nodes"):
         values[flag.replace("_", "-")] = "" if getattr(spec, flag) else None

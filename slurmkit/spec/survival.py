@@ -19,6 +19,8 @@ ENDINGS = ("timeout", "preempt", "node-fail", "oom")
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "CONT", "WINCH", "URG")
 _SIZE = re.compile(r"(\d{1,9})([KMGT]?)B?", re.ASCII | re.IGNORECASE)
 _DAY = 86400
+MOST_RESTARTS, MOST_GRACE = 1000, 65535
+"""The most requeues, and the most seconds of grace: sbatch(1), `--signal`, takes no more."""
 
 
 class Survive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab",
@@ -51,9 +53,9 @@ class Survive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for name in ENDINGS:
             if (action := self.action(name)) not in (None, *ACTIONS):
                 raise BadInput(f"--on-{name} must be one of {', '.join(ACTIONS)}, not {action!r}")
-        _check_between("--max-restarts", self.max_restarts, 1, 1000)
+        _check_between("--max-restarts", self.max_restarts, 1, MOST_RESTARTS)
         _check_between("--restart-delay", self.restart_delay, 0, _DAY)
-        _check_between("--grace", self.grace, 1, 65535)  # sbatch(1) --signal
+        _check_between("--grace", self.grace, 1, MOST_GRACE)
         if self.checkpoint_signal not in (None, *SIGNALS):
             raise BadInput(
                 f"--checkpoint-signal must be one of {', '.join(SIGNALS)}, not"

@@ -203,8 +203,8 @@ class ArrayTag(NamedTuple):
     total: int
     first: str | None = None
 
-    def words(self) -> str:
-        """Write the tag as it stands in a comment."""
+    def comment_text(self) -> str:
+        """Return the tag as text for a comment of Slurm."""
         first = f":{self.first}" if self.first else ""
         return f"{_TAG_PREFIX}{self.token}:{self.offset}:{self.total}{first}"
 

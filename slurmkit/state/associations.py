@@ -24,15 +24,7 @@ from slurmkit.state.cache import cluster_key, load_cached, save_cached
 from slurmkit.state.capabilities import read_reservations
 from slurmkit.state.model import Association, Limits, LimitUsage, Qos, Reservation, Standing
 
-# Our name to sacctmgr's field.
-_QOS_FIELDS = {
-    "name": "Name",
-    "flags": "Flags",
-    "preempts": "Preempt",
-    "preempt_mode": "PreemptMode",
-    "usage_factor": "UsageFactor",
-    "limit_factor": "LimitFactor",
-    "grace_time": "GraceTime",
+QOS_LIMIT_FIELDS = {
     "max_jobs": "MaxJobsPU",
     "max_submit": "MaxSubmitPU",
     "max_tres_per_user": "MaxTRESPU",
@@ -41,6 +33,17 @@ _QOS_FIELDS = {
     "max_submit_per_account": "MaxSubmitPA",
     "max_tres_per_account": "MaxTRESPA",
     "max_tres_run_mins_per_account": "MaxTRESRunMinsPA",
+}
+"""Limits of a QOS that only sacctmgr shows: field of `Limits` -> name in sacctmgr."""
+_QOS_FIELDS = {
+    "name": "Name",
+    "flags": "Flags",
+    "preempts": "Preempt",
+    "preempt_mode": "PreemptMode",
+    "usage_factor": "UsageFactor",
+    "limit_factor": "LimitFactor",
+    "grace_time": "GraceTime",
+    **QOS_LIMIT_FIELDS,
 }
 _PATIENCE = 15  # seconds; slurmdbd may be busy with a rollup, and a plan can do without it
 _ASSOC_FIELDS = ("Cluster", "Account", "User", "Partition", "QOS", "DefaultQOS")

@@ -11,14 +11,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from tests.bench import executor, gpu_use, ingest, queue, reports, ssh, start, submit, tui
+from tests.bench import executor, gpu_use, ingest, queue, reports, ssh, start, submit, tui, views
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
-PARTS = ("start", "executor", "queue", "submit", "ssh", "tui", "report", "gpu_use", "ingest")
+PARTS = (
+    "start", "executor", "queue", "submit", "ssh", "tui", "views", "report", "gpu_use", "ingest",
+)  # fmt: skip
+_WITHOUT_CLUSTER = {"views", "report", "gpu_use"}
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -28,10 +31,7 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
 
     Submits come after the first size, so that slurmctld has forgotten those jobs by the next.
     """
-    if "report" in parts:
-        yield from reports.budgets()
-    if "gpu_use" in parts:
-        yield from gpu_use.budgets()
+    yield from _on_this_machine(parts)
     if "ingest" in parts:
         yield from ingest.from_a_file()
         yield from ingest.long_runs()
@@ -50,6 +50,12 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
     if "submit" in parts and "queue" not in parts:
         yield from submit.budgets(lab)
     yield from _last(lab, parts, history)
+
+
+def _on_this_machine(parts: list[str]) -> Iterator[Budget]:
+    for part, module in (("report", reports), ("gpu_use", gpu_use), ("views", views)):
+        if part in parts:
+            yield from module.budgets()
 
 
 def _on_an_empty_queue(lab: Lab, parts: list[str]) -> Iterator[Budget]:
@@ -104,16 +110,18 @@ def main() -> None:
         "--history", type=int, default=JOBS, help="ended jobs to make in slurmdbd, for ingest"
     )
     given = parser.parse_args()
-    with cluster(given.name, given.slurm, keep=given.keep) as lab:
+    slurm = not set(given.only) <= _WITHOUT_CLUSTER
+    up = (
+        cluster(given.name, given.slurm, keep=given.keep) if slurm else nullcontext(Lab(given.name))
+    )
+    with up as lab:
         budgets = []
         for budget in measure(lab, given.only, sorted(given.jobs), given.history):
             say(budget.row())
             budgets.append(budget)
-        release = lab.run("scontrol", "--version").split()[1]
+        release = f"Slurm {lab.run('scontrol', '--version').split()[1]}, " if slurm else ""
     say("done")
-    print(
-        f"{time.strftime('%Y-%m-%d')}, Slurm {release}, {os.cpu_count()} cores, median of {RUNS}\n"
-    )
+    print(f"{time.strftime('%Y-%m-%d')}, {release}{os.cpu_count()} cores, median of {RUNS}\n")
     print(_HEAD)
     for budget in budgets:
         print(budget.row())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from slurmkit_accounting import read
 from slurmkit_accounting.gpu_use.collect import GpuUseCollector
-from slurmkit_accounting.gpu_use.exporters import ExporterAddress
+from slurmkit_accounting.gpu_use.exporters import ExporterAddress, Exporters
 from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
 from slurmkit_accounting.gpu_use.store import store_uses, update_uses
@@ -104,7 +104,7 @@ def _rounds(url: str) -> Iterator[Budget]:
         collector = GpuUseCollector(
             lambda: open_for_writing(url),
             FakeSlurm({"squeue": lambda argv, _: _squeue(argv, names, start)}),
-            ExporterAddress(f"http://{{node}}:{port.value}/metrics", "", 5.0),
+            Exporters(ExporterAddress(f"http://{{node}}:{port.value}/metrics", "", 5.0)),
             interval=30,
             keep_days=400,
         )

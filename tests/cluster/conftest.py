@@ -8,6 +8,25 @@ from collections.abc import Iterator
 import pytest
 from cluster_lab import DOCKER, Lab, cluster_command
 
+# Files that take minutes: begun last, one would keep a cluster busy when the others are done.
+LONGEST = (
+    "test_differential", "test_cluster_up", "test_gpu_use", "test_jobs", "test_why_running",
+    "test_allocations", "test_workflows", "test_service_restart", "test_tui", "test_survive",
+    "test_launch", "test_tui_faults", "test_ssh_in_job", "test_limits", "test_node_check",
+    "test_backend_contract", "test_faults", "test_mail", "test_executor_ssh", "test_benchmark",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files for `--dist loadfile --no-loadscope-reorder`, the longest first."""
+    tests = Counter(item.path.stem for item in items)
+
+    def order(item: pytest.Item) -> tuple[int, int]:
+        name = item.path.stem
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST), -tests[name]
+
+    items.sort(key=order)
+
 
 @pytest.fixture(scope="session")
 def lab() -> Lab:

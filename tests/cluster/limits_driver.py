@@ -18,11 +18,12 @@ from slurmkit.cli.main import cli, run_to_exit_code
 
 def typed(*argv: str) -> tuple[int, str, str]:
     """Run one command line of slurmkit: exit code, standard output and error."""
-    out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    written = io.BytesIO()
+    out, err = io.TextIOWrapper(written), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_to_exit_code(cli, list(argv))
     out.flush()
-    return code, out.buffer.getvalue().decode(), err.getvalue()  # type: ignore[attr-defined]
+    return code, written.getvalue().decode(), err.getvalue()
 
 
 def words(asks: dict[str, str]) -> list[str]:
@@ -38,7 +39,7 @@ def attempt(case: dict[str, Any]) -> dict[str, Any]:
     """Plan a case, force it in, and send its fix."""
     asks: dict[str, str] = case["asks"]
     code, out, err = typed("plan", "--json", *words(asks), "--", "true")
-    made = (
+    made: dict[str, Any] = (
         json.loads(out)["rows"][0]
         if out
         else {"errors": [], "warnings": [], "notes": [], "said": err}

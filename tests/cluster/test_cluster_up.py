@@ -205,7 +205,13 @@ def test_mpi_over_two_nodes(lab: Lab) -> None:
         pytest.skip(f"Slurm {lab.release} of this Debian has no pmix plugin")
     lab.run("sh", "-c", "cat >hello.py", input=MPI_HELLO)
     srun = ["srun", "--mpi=pmix", "-N2", "-n2", "--ntasks-per-node=1", "-w", "c1,c2"]
-    ranks = sorted(lab.run(*srun, "python3", "hello.py").stdout.splitlines())
+    for _ in range(4):
+        done = lab.run(*srun, "python3", "hello.py", check=False)
+        # Open MPI 5 crashes now and then while it starts: open-mpi/ompi#12495.
+        if not done.returncode or "mca_pml_ob1_recv_frag_callback_match" not in done.stderr:
+            break
+    assert not done.returncode, done.stderr
+    ranks = sorted(done.stdout.splitlines())
     assert ranks == ["0 2 c1 c2", "1 2 c1 c2"]
 
 
@@ -343,7 +349,7 @@ def test_the_image_does_not_depend_on_the_umask(tmp_path: Path) -> None:
 
 
 def test_an_image_that_is_there_serves_where_there_is_no_network(tmp_path: Path) -> None:
-    build = "echo \"E: Temporary failure resolving 'deb.debian.org'\"; exit 100"
+    build = "echo \"E: Temporary failure resolving 'mirror.example.org'\"; exit 100"
     docker = f'[[ $1 != build ]] || {{ {build}; }}; [[ "$*" != *Labels* ]] || echo older'
     script = "make_scratch() { :; }\nensure_image 24.11 slurmkit-cluster:24.11"
     done = _image_library(script, tmp_path, docker=docker)

@@ -116,8 +116,8 @@ def test_mpi_on_two_nodes(place: Place, inside: tuple[str, ...]) -> None:
 
 
 def test_torchrun_on_two_nodes(place: Place, inside: tuple[str, ...]) -> None:
-    if place.lab.run("test", "-e", "/usr/bin/torchrun", service="c1", check=False).returncode:
-        pytest.skip("no torchrun on the nodes of this release's cluster")
+    if place.lab.release != "24.11":
+        pytest.skip("torchrun works in the image of 24.11 only")
     words = ("--launch=torchrun", "--nodes=2", "--gpus-per-node=a100:2", *inside)
     place.ranks(place.submit(*words, "--", f"{place.folder}/torch_ranks.py"), 4, 2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,8 +28,15 @@ def stopped(lab: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("stopped", ["ctld"], indirect=True)
 def test_without_slurmctld(lab: Lab, stopped: str) -> None:
-    for args in (("queue",), ("submit", "--", "true"), ("job", "1"), ("cancel", "1"), ("log", "1")):
-        done = lab.run("slurmkit", *args, check=False, timeout=180)
+    commands = (("queue",), ("submit", "--", "true"), ("job", "1"), ("cancel", "1"), ("log", "1"))
+
+    def run(args: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        return lab.run("slurmkit", *args, check=False, timeout=180)
+
+    # Each waits most of a minute for Slurm's own time-outs.
+    with ThreadPoolExecutor(len(commands)) as threads:
+        answers = list(threads.map(run, commands))
+    for done in answers:
         assert done.returncode == 1
         assert "slurmctld does not answer" in done.stderr
         assert done.stderr.count("\n") == 1

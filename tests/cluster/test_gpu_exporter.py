@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 WATTS = 300
 # One GPU is busy, the other is not; both draw power until the job ends.
 SCRIPT = f"""#!/bin/bash
+gpu-play idle # whatever a job before it left behind
 IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
 gpu-play --gpu "${{gpus[0]}}" busy 80 memory 2G power {WATTS}
 gpu-play --for 600 power {WATTS}
@@ -33,10 +34,23 @@ def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
 Samples = list[tuple[str, dict[str, str], float]]
 
 
+# For a second the exporter gives the same reading again, which others may have asked for: so it is
+# asked until the reading is another.
+FRESH_PAGE = r"""
+seconds_of() { grep '^slurmkit_gpu_exporter_scrape_seconds' <<<"$1"; }
+old=$(curl -sf "$1") || exit
+while began=$(date +%s.%N) && page=$(curl -sf "$1") &&
+    [[ $(seconds_of "$page") = $(seconds_of "$old") ]]; do
+    sleep 0.1
+done
+echo "$began"; echo "$page"; date +%s.%N
+"""
+
+
 def scrape(lab: Lab, node: str) -> tuple[tuple[float, float], Samples]:
-    """Between which epoch seconds the page was made, and its samples."""
-    line = f"date +%s.%N && curl -sf http://{node}:6832/metrics && date +%s.%N"
-    began, *page, ended = lab.run("sh", "-c", line).stdout.strip().split("\n")
+    """Between which epoch seconds the GPUs were read, and the samples."""
+    shell = ("bash", "-c", FRESH_PAGE, "bash", f"http://{node}:6832/metrics")
+    began, *page, ended = lab.run(*shell).stdout.strip().split("\n")
     return (float(began), float(ended)), [
         (sample.name, sample.labels, sample.value)
         for family in parse("\n".join(page) + "\n")
@@ -88,7 +102,6 @@ def test_a_busy_and_an_idle_gpu_are_told_apart(
     """On c2 the driver's order is not Slurm's."""
     job, (busy, idle) = start(f"--nodelist={node}", "--gres=gpu:a100:2")
     wait_for(lambda: is_busy(lab, node, busy))
-    time.sleep(1)  # for so long the exporter gives the same page again
     first, before = scrape(lab, node)
     time.sleep(10)
     last, after = scrape(lab, node)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 WATTS = 300
+GPU_NODES = 6
+INTERVAL = 5  # seconds between two samples of the cluster's Prometheus
+# The Makefile makes it five minutes with SLOW=1.
 SECONDS = int(os.environ.get("SLURMKIT_TEST_GPU_SECONDS", "100"))
 # One GPU is busy, the other is not; both draw power until the job ends.
 SCRIPT = f"""#!/bin/bash
+gpu-play idle # whatever a job before it left behind
 IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
 gpu-play --gpu "${{gpus[0]}}" busy 80 memory 2G power {WATTS}
 gpu-play --for {SECONDS} power {WATTS}
@@ -40,7 +45,7 @@ monitor = "127.0.0.1:26831"
 ingest = "* * * * *"
 [gpu_use]
 source = "prometheus"
-interval = 15
+interval = 5
 [gpu_metrics.prometheus]
 url = "http://prometheus:9090"
 """
@@ -60,13 +65,18 @@ def wait_for_end(lab: Lab, job: str, seconds: float = SECONDS + 120) -> None:
 
 
 def record_of(show: Shown, job: str, seconds: float = 240) -> dict[str, Any]:
-    """The ledger's record of a job that has ended, once it has its GPUs."""
+    """The ledger's record of a job that has ended, once it has its GPUs.
+
+    Until Prometheus has answered about the whole run, there is what was read while it went on.
+    """
     deadline = time.monotonic() + seconds
     while True:
         shown = show(job)
         rows = json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
         if rows and rows[0]["end"] is not None and rows[0]["gpus"]:
-            return rows[0]
+            sources = {gpu["source"] for gpu in rows[0]["gpus"]}
+            if sources <= {"exporter", "prometheus"}:
+                return rows[0]
         assert time.monotonic() < deadline, shown
         time.sleep(2)
 
@@ -80,11 +90,84 @@ def docker(*argv: str) -> None:
     subprocess.run(["docker", *argv], check=True, capture_output=True)
 
 
+def counted(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> float:
+    """What the counter of a GPU added in the time of a run, in joules: the integral of its power.
+
+    The driver's stub keeps that as lines of "EPOCH WATTS" for each of Slurm's indices.
+    """
+    folder = f"/run/nvml-stub/{gpu['index']}"
+    text = lab.run("cat", f"{folder}/idle_watts", f"{folder}/power", service=gpu["node"]).stdout
+    idle, *lines = text.splitlines()
+    history = [(0.0, float(idle)), *((float(at), float(w)) for at, w in map(str.split, lines))]
+    ends = [at for at, _ in history[1:]] + [float("inf")]
+    return sum(
+        watts * max(0.0, min(end, record["end"]) - max(at, record["start"]))
+        for (at, watts), end in zip(history, ends, strict=True)
+    )
+
+
+def raw_samples(
+    lab: Lab, metric: str, record: dict[str, Any], gpu: dict[str, Any]
+) -> list[tuple[float, float]]:
+    """Times and values that Prometheus has of a GPU in the time of a run, as it scraped them."""
+    length = record["end"] - record["start"]
+    label = "mig" if gpu["mig"] else "uuid"
+    query = f'slurmkit_gpu_{metric}{{node="{gpu["node"]}",{label}="{gpu["gpu"]}"}}[{length}s]'
+    sent = (f"query={query}", f"time={record['end']}")
+    ask = ("curl", "-sG", *(part for each in sent for part in ("--data-urlencode", each)))
+    found = json.loads(lab.run(*ask, "http://prometheus:9090/api/v1/query").stdout)
+    (series,) = found["data"]["result"]
+    return [(float(at), float(value)) for at, value in series["values"]]
+
+
+def assert_is_what_prometheus_has(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> None:
+    """Mean, coverage and energy of a GPU, computed anew from the raw samples."""
+    start, end = record["start"], record["end"]
+    used = raw_samples(lab, "utilization_ratio", record, gpu)
+    mean = sum(value for _, value in used) / len(used)
+    times = [start, *(at for at, _ in used)]
+    covered = sum(min(INTERVAL, after - before) for before, after in pairwise(times))
+    assert gpu["samples"] == len(used)
+    assert gpu["utilisation"] == pytest.approx(mean, rel=0.01)
+    assert gpu["covered"] == pytest.approx(covered / (end - start), rel=0.01)
+    if gpu["mig"]:
+        assert gpu["joules"] is None
+        return
+    counter = raw_samples(lab, "energy_joules_total", record, gpu)
+    power = raw_samples(lab, "power_watts", record, gpu)
+    (first, watts), (last, last_watts) = power[0], power[-1]
+    ends = watts * min(INTERVAL, first - start) + last_watts * min(INTERVAL, end - last)
+    assert gpu["joules"] == pytest.approx(counter[-1][1] - counter[0][1] + ends, rel=0.01)
+
+
+def wait_for_targets(lab: Lab, seconds: float = 120) -> None:
+    """Until Prometheus has had a page of each node's exporter."""
+    deadline = time.monotonic() + seconds
+    ask = ("curl", "-s", "http://prometheus:9090/api/v1/query?query=up")
+    while True:
+        found = json.loads(lab.run(*ask, check=False).stdout or '{"data": {"result": []}}')
+        values = [series["value"][1] for series in found["data"]["result"]]
+        if len(values) == GPU_NODES and set(values) == {"1"}:
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(1)
+
+
+def wait_for_service(lab: Lab, seconds: float = 120) -> None:
+    """Until the site's service answers: with more parts of the cluster it is started anew."""
+    deadline = time.monotonic() + seconds
+    while "does not answer" in (said := show_gpus(lab, "1").stderr):
+        assert time.monotonic() < deadline, said
+        time.sleep(1)
+
+
 @pytest.fixture(scope="module")
 def prometheus(lab: Lab) -> Iterator[Shown]:
     """A service that asks the cluster's Prometheus; returns how one sees a job in its ledger."""
     up = cluster_command("up", "--name", lab.name, "--slurm", lab.release, "--with", "prometheus")
     assert up.returncode == 0, up.stderr
+    wait_for_targets(lab)
+    wait_for_service(lab)
     folder = lab.run("mktemp", "-d", user="slurmkit").stdout.strip()
     lab.run("mkdir", f"{folder}/slurmkit", user="slurmkit")
     config = f'{ASKS_PROMETHEUS}[ledger]\ndb = "sqlite:///{folder}/ledger.db"\n'
@@ -131,8 +214,9 @@ def test_a_busy_and_an_idle_gpu_of_a_job_are_kept_apart(
         if kind == "mig":  # the counter is of the whole GPU
             assert gpu["joules"] is None
         else:
-            joules = WATTS * (record["end"] - record["start"])
-            assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+            assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
+        if source == "prometheus":
+            assert_is_what_prometheus_has(lab, record, gpu)
 
 
 def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> None:
@@ -159,8 +243,25 @@ def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab) -> None:
     for gpu in (busy, idle):
         assert 0.2 < gpu["covered"] <= (lasted - 20) / lasted
         # A counter goes on counting while nobody reads it.
-        joules = WATTS * (record["end"] - record["start"])
-        assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+        assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
+
+
+@pytest.mark.slow
+def test_prometheus_tells_of_a_job_that_runs(lab: Lab, prometheus: Shown) -> None:
+    job = submit(lab, "--nodelist=c2", "--gres=gpu:a100:2")
+    deadline = time.monotonic() + SECONDS + 60
+    try:
+        while True:
+            shown = prometheus(job)
+            rows = json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
+            if rows and rows[0]["gpus"]:
+                break
+            assert time.monotonic() < deadline, shown
+            time.sleep(2)
+    finally:
+        lab.run("scancel", job, check=False)
+    assert rows[0]["end"] is None
+    assert {gpu["source"] for gpu in rows[0]["gpus"]} == {"prometheus_running"}
 
 
 @pytest.mark.slow
@@ -179,8 +280,8 @@ def test_prometheus_away_in_the_middle_of_a_job(lab: Lab, prometheus: Shown) -> 
     assert idle["utilisation"] == 0
     for gpu in (busy, idle):
         assert 0.3 < gpu["covered"] <= (lasted - 90) / lasted
-        joules = WATTS * (record["end"] - record["start"])
-        assert gpu["joules"] == pytest.approx(joules, rel=0.03)
+        assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
+        assert_is_what_prometheus_has(lab, record, gpu)
 
 
 @pytest.mark.slow

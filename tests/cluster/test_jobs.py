@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 EAT = "python3 -c 'x = bytearray(400000000); import time; time.sleep(30)'"
+# However long it takes to requeue or preempt it.
+FIRST_RUN_WAITS = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 100'
 # What comes before the last word are options of sbatch; partition cpu, two minutes.
 ENDS = {
     "completed": ["true"],
@@ -26,10 +28,10 @@ ENDS = {
     "cancelled": ["sleep 300"],
     "memory": ["--mem=100M", f"srun {EAT}"],
     "no-output": ["--output=/nonexistent/log", "true"],
-    "requeued": ["sleep 12; exit $SLURM_RESTART_COUNT"],
+    "requeued": [f"{FIRST_RUN_WAITS}; exit $SLURM_RESTART_COUNT"],
     "array": ["--array=1-4%2", "exit $((SLURM_ARRAY_TASK_ID % 3))"],
     "dependent": ["--kill-on-invalid-dep=yes", "true"],
-    "preempted": ["--partition=mps", "--qos=scavenger", "--gres=gpu:2", "sleep 12"],
+    "preempted": ["--partition=mps", "--qos=scavenger", "--gres=gpu:2", FIRST_RUN_WAITS],
     "preempted-last": [
         *("--partition=untyped", "--qos=scavenger", "--gres=gpu:4", "--no-requeue", "sleep 60"),
     ],
@@ -207,7 +209,9 @@ def test_a_node_fails(lab: Lab) -> None:
 def test_ctrl_c_leaves_the_job_alone(lab: Lab, command: str) -> None:
     job_id = sbatch(lab, "echo begun; sleep 60")
     until_state(lab, job_id, "RUNNING")
-    interrupted = ("timeout", "--preserve-status", "--signal=INT", "6", "slurmkit", command)
+    # --foreground: one signal, as Ctrl-C sends; else its process group gets another.
+    timeout = ("timeout", "--foreground", "--preserve-status", "--signal=INT", "6")
+    interrupted = (*timeout, "slurmkit", command)
     options = ("--follow",) if command == "log" else ()
     done = lab.run(*interrupted, *options, job_id, check=False)
     assert done.returncode == 130

@@ -1,9 +1,10 @@
-"""A notebook as Alice has it: from her own machine, over ssh, on the GPUs that her job holds."""
+"""A notebook and code-server as Alice has them: from her own machine, over ssh, on her GPUs."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -55,6 +56,37 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+# Stands in for code-server, which no image has: it obeys the file that it is given.
+CODE_SERVER = """#!/usr/bin/env python3
+import http.server, re, sys
+from urllib.parse import parse_qs
+
+told = open(sys.argv[sys.argv.index("--config") + 1]).read()
+host, port = re.search(r"^bind-addr: (.*):(\\d+)$", told, re.MULTILINE).groups()
+password = re.search(r'^password: "(.*)"$', told, re.MULTILINE)[1]
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(401)
+        self.end_headers()
+
+    def do_POST(self):
+        said = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.send_response(200 if said["password"] == [password] else 401)
+        self.end_headers()
+        self.wfile.write(sys.argv[-1].encode())
+
+http.server.ThreadingHTTPServer((host, int(port)), Page).serve_forever()
+"""
+LOG_IN = """
+import sys, urllib.error, urllib.parse, urllib.request
+try:
+    body = urllib.parse.urlencode({"password": sys.argv[2]}).encode()
+    print(urllib.request.urlopen(sys.argv[1], body).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
 # A kernel's own srun has the GPUs, too.
 WHERE = """
 import os, socket, subprocess
@@ -98,9 +130,17 @@ def facts(lab: Lab, job_id: str) -> dict[str, str]:
 
 
 def ssh(lab: Lab, tunnel: str, key: str) -> str:
-    """Type the command that was printed, on a machine that has the key; its process id."""
+    """Type the command that was printed, on a machine that has the key; its process id.
+
+    It names where the cluster's host reaches the login node's sshd. That machine is the login node
+    itself, which reaches it by its name.
+    """
+    asked = ("docker", "port", lab.container("login"), "22")
+    host, _, port = subprocess.check_output(asked, text=True).splitlines()[0].rpartition(":")
     words = tunnel.split()
+    assert words[-3:] == ["-p", port, f"alice@{host}"], tunnel
     words[1:1] = ["-i", key, "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
+    words[1:1] = ["-o", "HostName=login", "-o", "Port=22"]  # ssh takes the first of each
     line = f"{shlex.join(words)} >/dev/null 2>&1 & echo $!"
     process = lab.run("bash", "-c", line).stdout.strip()
     wait_for_port(lab, LOCAL)
@@ -108,8 +148,13 @@ def ssh(lab: Lab, tunnel: str, key: str) -> str:
 
 
 def wait_for_port(lab: Lab, port: str) -> None:
-    tries = f"for i in $(seq 100); do (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit; sleep .1"
+    tries = f"for i in $(seq 600); do (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && exit; sleep .1"
     lab.run("bash", "-c", f"{tries}; done; exit 1")
+
+
+def wait_until_gone(lab: Lab, path: str) -> None:
+    tries = f"for i in {{1..150}}; do [ -e {path} ] || exit 0; sleep .2; done; exit 1"
+    lab.run("bash", "-c", tries)
 
 
 def ask(lab: Lab, url: str, kernel: str, code: str) -> list[str]:
@@ -170,9 +215,31 @@ def test_a_kernel_runs_where_the_gpus_are_and_lives_when_the_line_is_cut(
     modes = lab.run("bash", "-c", f"stat -c '%a %F' {state} {state}/token").stdout.split("\n")
     assert modes[:2] == ["700 directory", "600 regular file"]
     lab.run("slurmkit", "jupyter", "stop", job_id)
-    lab.run(
-        "bash", "-c", f"for i in {{1..150}}; do [ -e {state} ] || exit 0; sleep .2; done; exit 1"
-    )
+    wait_until_gone(lab, state)
+
+
+def test_code_server_asks_for_the_password_that_only_its_user_is_told(
+    lab: Lab, folder: str
+) -> None:
+    program = f"{folder}/code-server"
+    lab.run("tee", program, input=CODE_SERVER)
+    lab.run("chmod", "+x", program)
+    start = ("slurmkit", "code-server", "--time", "5", "--json", "--", program)
+    started = lab.run("bash", "-c", f"cd {folder} && {shlex.join(start)}")
+    (row,) = json.loads(started.stdout)["rows"]
+    job_id, node, password = row["job_id"], row["node"], row["password"]
+    page = f"http://{node}:{row['port']}/"
+    assert lab.run("python3", "-c", LOG_IN, page, password).stdout.strip() == folder
+    assert lab.run("python3", "-c", LOG_IN, page, "guess").stdout.strip() == "401"
+    assert page in lab.run("slurmkit", "code-server", "list").stdout
+    processes = lab.run("bash", "-c", "cat /proc/[0-9]*/cmdline; :", service=node, user="").stdout
+    assert "config.yaml" in processes
+    assert password not in processes
+    state = f"/home/alice/.local/state/slurmkit/code-server/*/{job_id}"
+    mode = lab.run("bash", "-c", f"stat -c %a {state} {state}/config.yaml").stdout.split()
+    assert mode == ["700", "600"]
+    lab.run("slurmkit", "code-server", "stop", job_id)
+    wait_until_gone(lab, state)
 
 
 def test_one_that_waits_says_why_and_is_left_alone(lab: Lab, folder: str) -> None:

@@ -168,7 +168,7 @@ def test_each_rank_has_a_file_beside_the_jobs(place: Place) -> None:
 )  # fmt: skip
 def test_workers_reduce_whatever_starts_them(place: Place, launcher: str, nodes: int) -> None:
     if place.lab.release != "24.11":
-        pytest.skip("PyTorch is in the image of 24.11 only")
+        pytest.skip("torchrun works in the image of 24.11 only")
     where = (f"--env=PYTHONPATH={place.folder}", f"-N{nodes}", "-wc1", "--gpus-per-node=a100:2")
     words = (f"--launch={launcher}", "--env=USE_LIBUV=0", *where)
     script = "deep.py" if launcher == "deepspeed" else "torch4.py"
@@ -208,6 +208,6 @@ def test_mpi_on_four_nodes(place: Place, four: tuple[str, ...]) -> None:
 
 def test_torchrun_on_four_nodes(place: Place, four: tuple[str, ...]) -> None:
     if place.lab.release != "24.11":
-        pytest.skip("PyTorch is in the image of 24.11 only")
+        pytest.skip("torchrun works in the image of 24.11 only")
     words = ("--launch=torchrun", "--env=USE_LIBUV=0", *four, "--", "python3", "torch4.py")
     place.ranks(place.submit(*words), 8, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -89,6 +90,37 @@ def test_the_books_equal_sacct_and_sreport_to_the_second(
         lab.run("scancel", ended, suspended, running, user="", check=False)
 
 
+def test_what_a_job_was_suspended_for_between_two_ingests_is_explained(
+    lab: Lab, books: str, before: dict[str, int]
+) -> None:
+    """`report reconcile --tres cpu` left -71 s of 21,693 on a cluster after two hours (B4)."""
+    job = sbatch(lab, "--cpus-per-task=2", seconds=25)
+    try:
+        wait_until(lab, job, "RUNNING")
+        lab.run("slurmkit", "ledger", "ingest", "--db", books, user=KEEPER)
+        suspend_for(lab, job, 3)
+        while_it_runs = reconciled(lab, books, "cpu", before["unexplained"])
+        assert is_as_before(while_it_runs, before["unexplained"]), while_it_runs
+        suspend_for(lab, job, 4, books)
+        fact = wait_until(lab, job, "COMPLETED")
+    finally:
+        lab.run("scancel", job, user="", check=False)
+    after = reconciled(lab, books, "cpu", before["unexplained"])
+    assert is_as_before(after, before["unexplained"]), after
+    hours, minutes, seconds = map(int, fact["Suspended"].split(":"))
+    assert 7 <= hours * 3600 + minutes * 60 + seconds < PATIENCE
+    assert after["suspended"] < before["suspended"]
+
+
+def suspend_for(lab: Lab, job: str, seconds: int, books: str = "") -> None:
+    """Suspend a job for some seconds, and read it meanwhile if books are given."""
+    lab.run("scontrol", "suspend", job, user="")
+    if books:
+        lab.run("slurmkit", "ledger", "ingest", "--db", books, user=KEEPER)
+    time.sleep(seconds)
+    lab.run("scontrol", "resume", job, user="")
+
+
 def check_against_sreport(lab: Lab, books: str, before: dict[str, int]) -> None:
     gpus = reconciled(lab, books, "gres/gpu")
     assert gpus["running"] > 0
@@ -171,3 +203,42 @@ def test_a_month_that_goes_on_is_not_closed(lab: Lab, books: str):
     refused = lab.run(*words, user=KEEPER, check=False)
     assert refused.returncode == 2
     assert "is not over yet" in refused.stderr
+
+
+def test_a_plan_says_how_long_jobs_like_it_waited(lab: Lab) -> None:
+    """20 jobs of which most must wait for the only node, and what sacct says of each wait.
+
+    Jobs of other tests that started there with a limit of more than a day are jobs like it.
+    """
+    options = ["--array=0-19", "--partition=cpu", "--exclusive", "--ntasks=1", "--time=1500"]
+    job = sbatch(lab, *options, seconds=1)
+    options = "-D -X -n -P -r cpu -q normal -S now-1days".split()
+    asked = ["env", "SLURM_TIME_FORMAT=%s", "sacct", *options]
+    fields = "--format=JobID,Eligible,Start,State,TimelimitRaw,AllocNodes"
+    deadline = time.monotonic() + 3 * PATIENCE
+    while True:
+        lines = lab.run(*asked, fields, user="").stdout.splitlines()
+        rows = [
+            row
+            for line in lines
+            if (row := line.split("|"))[2].isdigit() and int(row[4]) > 1440 and row[5] == "1"
+        ]
+        ended = [row for row in rows if row[0].startswith(f"{job}_") and row[3] == "COMPLETED"]
+        if len(ended) == 20:
+            break
+        assert time.monotonic() < deadline, rows
+        time.sleep(1)
+    waits = sorted(int(start) - int(eligible) for _, eligible, start, *_ in rows)
+    given = ["--time", "1500", "--partition", "cpu", "--ntasks", "1", "--", "true"]
+    folder = lab.run("mktemp", "-d", user="alice").stdout.strip()
+    environment = ["env", f"SLURMKIT_DB=sqlite:///{folder}/ledger.db", f"XDG_CACHE_HOME={folder}"]
+    lab.run(*environment, "slurmkit", "ledger", "ingest", user="alice")
+    planned = lab.run(*environment, "slurmkit", "plan", "--json", *given, user="alice")
+    (row,) = json.loads(planned.stdout)["rows"]
+    told = row["estimate"]["past_waits"]
+    at = [waits[math.ceil(len(waits) * part) - 1] for part in (0.5, 0.9)]
+    assert (told["jobs"], told["half"], told["nine_in_ten"]) == (len(rows), *at)
+    assert "(ledger)" in row["estimate"]["waited"]
+    shown = lab.run(*environment, "slurmkit", "plan", *given, user="alice").stderr
+    assert "Waited   half up to" in shown
+    lab.run("rm", "-r", folder, user="alice")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cluster_lab import Lab
@@ -14,32 +15,7 @@ pytestmark = pytest.mark.cluster
 
 WINDOW = ("--from", "2020-01-01", "--to", "2100-01-01", "--timezone", "UTC")
 PYTHON = "/opt/slurmkit/venv/bin/python"
-# Sends one sealed query as often as it is told, and prints what came back.
-SEND = """
-import http.client, sys, time
-from slurmkit.config import load_section
-from slurmkit_accounting.config import ServiceSection
-from slurmkit_accounting.remote.protocol import seal
-from slurmkit_accounting.remote.protocol import ServiceQuery, open_answer, seal_query
-import pwd
-keeper = pwd.getpwnam("slurmkit").pw_uid
-query = ServiceQuery("usage", {"begin": "2020-01-01", "end": "2100-01-01", "by": ["user"]})
-kind, times = sys.argv[1], int(sys.argv[2])
-sealed = {
-    "query": lambda: seal_query(query, service=keeper),
-    "for-root": lambda: seal_query(query, service=0),
-    "no-query": lambda: seal(b"{}", reader=keeper),
-    "cut": lambda: seal_query(query, service=keeper)[:-9] + b"AAAA:",
-}[kind]()
-for _ in range(times):
-    connection = http.client.HTTPConnection("ledger", 6830, timeout=60)
-    connection.request("POST", "/v1/query", sealed)
-    response = connection.getresponse()
-    body = response.read()
-    if response.status == 200:
-        body = open_answer(body.splitlines(), query.nonce, service=keeper).seen_as.encode()
-    print(response.status, body.decode())
-"""
+SEND = (Path(__file__).parent / "query_driver.py").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +163,41 @@ def test_it_stops_gracefully_and_comes_back(lab: Lab) -> None:
     ).stderr
     assert "received signal=SIGTERM" in said
     assert "stopped" in said.splitlines()
+
+
+def test_on_a_socket_the_kernel_says_who_asks(lab: Lab, jobs: None) -> None:
+    """A service of alice's own, without a port: everything for her, for dave what is dave's."""
+    del jobs
+    home = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
+    place = lab.run("bash", "-c", "d=$(mktemp -d); chmod 755 $d; echo $d").stdout.strip()
+    tasks = "".join(f'{name} = ""\n' for name in ("ingest", "sweep", "people", "digest"))
+    served = (
+        f'[ledger]\ndb = "sqlite:///{home}/ledger.db"\n[ledger.schedule]\n{tasks}'
+        f'[ledger.service]\nuser = "alice"\nlisten = "unix:{place}/socket"\n'
+        f'monitor = "unix:{place}/monitor"\n'
+    )
+    asks = f'[ledger.service]\nurl = "unix:{place}/socket"\nuser = "alice"\n'
+    lab.run("tee", f"{home}/service.toml", input=served)
+    lab.run("tee", f"{place}/client.toml", input=asks)
+    of_service = ("env", f"SLURMKIT_CONFIG={home}/service.toml")
+    lab.run(*of_service, "slurmkit", "ledger", "ingest", "--db", f"sqlite:///{home}/ledger.db")
+    start = f"{' '.join(of_service)} slurmkit ledger serve >{home}/log 2>&1 & echo $!"
+    process = lab.run("bash", "-c", start).stdout.strip()
+    try:
+        wait = f"for i in {{1..300}}; do [ -S {place}/socket ] && exit; sleep .2; done; exit 1"
+        lab.run("bash", "-c", wait)
+
+        def seen(user: str, client: str = f"{place}/client.toml") -> set[str]:
+            words = ("slurmkit", "report", "usage", *WINDOW, "--by", "user", "--format", "json")
+            done = lab.run("env", f"SLURMKIT_CONFIG={client}", *words, user=user)
+            return {row["user"] for row in json.loads(done.stdout)["rows"]}
+
+        assert {"alice", "dave"} <= seen("alice")
+        assert seen("dave") == {"dave"}
+        lab.run("tee", f"{place}/other.toml", input=asks.replace("alice", "bob"))
+        other = ("env", f"SLURMKIT_CONFIG={place}/other.toml", "slurmkit", "report", "usage")
+        refused = lab.run(*other, user="dave", check=False)
+        assert refused.returncode == 1
+        assert "listens on the socket, not uid" in refused.stderr
+    finally:
+        lab.run("bash", "-c", f"kill {process}; cat {home}/log; rm -r {home} {place}")

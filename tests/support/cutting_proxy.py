@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,6 +16,7 @@ class CuttingProxy:
         up: bytes handed to the server since `arm`; `down` those handed to the client.
         turns: how often the client spoke again since `arm`, after the server had.
         cuts: how often it has cut.
+        hold: while true, it keeps what comes: neither side gets a byte or an end.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,6 +24,7 @@ class CuttingProxy:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         self.up = self.down = self.turns = self.cuts = 0
+        self.hold = False
         self._spoke, self._closed = "", False
         self._limits: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -71,6 +74,8 @@ class CuttingProxy:
     def _copy(self, way: str, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while piece := source.recv(1 << 16):
+                while self.hold:
+                    time.sleep(0.01)
                 with self._lock:
                     piece, last = self._allowed(way, piece)
                     if piece:

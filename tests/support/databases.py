@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from quick_ledgers import empty_postgres
 from slurmkit_accounting.ledger.location import ledger_url
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 
 POSTGRES = os.environ.get("SLURMKIT_TEST_POSTGRES")
 # Which of several processes this is; each has a database of its own.
@@ -22,7 +23,6 @@ def emptied() -> str:
     url = url.set(database=f"{url.database}_{WORKER}") if WORKER else url
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA IF EXISTS public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
+        empty_postgres(connection)
     engine.dispose()
     return url.render_as_string(hide_password=False)

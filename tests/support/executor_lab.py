@@ -6,18 +6,21 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import msgspec
+import pytest
 from jobs_lab import QUICK, FakeJobs
 from recorded_lab import capabilities, standing
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import SlurmError
+from slurmkit.formats.job_ids import parse_task_indices, whole_id
 from slurmkit.state.arrays import format_indices
 from slurmkit.state.model import Capabilities, Standing
+from slurmkit.state.queue_rows import FINAL_STATES
 
 _STATES = {0: "COMPLETED"}
 
@@ -69,9 +72,16 @@ class RunningSlurm(Cluster):
         return standing()
 
     def end(self) -> None:
+        """End all jobs: who still waited for one would ask 50 times a second."""
         for process in self.processes.values():
             process.kill()
             process.wait()
+        for job_id, fields in list(self.jobs.queue.items()):
+            if fields["State"] not in FINAL_STATES:
+                self.jobs.leaves(job_id)
+                whole, spans = whole_id(job_id), parse_task_indices(job_id)
+                for task in [f"{whole}_{i}" for span in spans for i in span] or [job_id]:
+                    self.jobs.ends(task, "CANCELLED", JobID=whole)
 
     def _sbatch(self, argv: Sequence[str], stdin: str | None) -> str:
         script = stdin or ""
@@ -127,3 +137,11 @@ class RunningSlurm(Cluster):
 def _indices(text: str) -> list[int | None]:
     spans = (part.partition("-") for part in text.split(","))
     return [i for first, _, last in spans for i in range(int(first), int(last or first) + 1)]
+
+
+@pytest.fixture(name="slurm")
+def running_slurm() -> Iterator[RunningSlurm]:
+    """A cluster whose processes end with the test."""
+    made = RunningSlurm()
+    yield made
+    made.end()

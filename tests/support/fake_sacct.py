@@ -160,3 +160,27 @@ def step(row: dict, name: str, **other: Any) -> dict:
         "JobName": name,
     }  # fmt: skip
     return values | {key: str(value) for key, value in other.items()}
+
+
+def runs_of_every_kind(now: int) -> FakeSacct:
+    """Runs that ended, run, were restarted, suspended or cancelled, odd and unreadable ones.
+
+    Args:
+        now: epoch seconds; the runs are of the two days before.
+    """
+    day = 86400
+    first = job(1, now - 2 * day, now - 2 * day, now - day)
+    slurm = FakeSacct(
+        first,
+        halted(job(2, now - 900, now - 890, now - 500, State="NODE_FAIL"), (now - 800, now - 700)),
+        job(2, now - 499, now - 400, now - 300, DBIndex=50),
+        job(3, now - 90, now - 90, None, State="RUNNING"),
+        job(4, now - 90, "soon", None),
+        job(5, now - 9, None, now - 5, State="CANCELLED by 5", AllocTRES="", AllocNodes=0),
+        job(
+            6, now - 90, now - 90, now - 80, DBIndex=2**64 - 5, JobName='日本 "\\ | \n', UID="",
+            ConsumedEnergyRaw=77,
+        ),
+    )  # fmt: skip
+    slurm.steps["1001"] = [step(first, "batch")]
+    return slurm

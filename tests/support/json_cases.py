@@ -12,7 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import allocation_scenes
+import benchmark_scenes
 import pytest
+import site_scenes
+import ssh_scenes
 from flow_lab import FlowLab
 from gpu_lab import steady, use_of
 from jobs_lab import QUICK, FakeJobs
@@ -35,6 +39,7 @@ from slurmkit_accounting.people.dated import PeopleChange
 from slurmkit_accounting.people.history import History, HistoryLine
 from slurmkit_accounting.people.sync import PiOverride
 from slurmkit_accounting.people.unmapped import UnmappedUsage
+from slurmkit_accounting.people.xdmod import XdmodFiles
 from slurmkit_accounting.reclaim.keep import KeptJob
 from slurmkit_accounting.reclaim.policy import ReclaimPolicy
 from slurmkit_accounting.reports.explain import Evidence
@@ -53,7 +58,7 @@ from slurmkit.config.check import ConfigReport, ConfigSetting
 from slurmkit.config.plugins import Plugin
 from slurmkit.diagnose.model import Explanation
 from slurmkit.doctor.case import Diagnosis
-from slurmkit.interactive.jupyter import Notebook, NotebookServer
+from slurmkit.interactive.web_servers import ServerJob, WebServer
 from slurmkit.jobs.backends.ssh import PendingSubmit
 from slurmkit.planning.planner import Plan
 from slurmkit.slurm.ssh.transfer import SendResult
@@ -452,34 +457,34 @@ def _notebooks(patch: pytest.MonkeyPatch) -> None:
     made = _jobs(patch)
     made.runs_now("12")
     row = Cluster(made.slurm).queue().rows[0]
-    server = NotebookServer("c1", 8888, int(NOW))
-    one = Notebook(row, server)
-    patch.setattr("slurmkit.interactive.jupyter.read_notebooks", lambda _: [one])
-    patch.setattr("slurmkit.interactive.jupyter.read_notebook", lambda *_: one)
-    patch.setattr("slurmkit.interactive.jupyter.make_cluster_folder", lambda _: Path("n"))
-    patch.setattr("slurmkit.interactive.jupyter.load_token", lambda *_: "secret")
-    patch.setattr("slurmkit.cli.jupyter.wait_for_server", lambda *_, **__: server)
-    patch.setattr("slurmkit.cli.jupyter.ssh_command", lambda *_: "ssh -L")
+    server = WebServer("c1", 8888, int(NOW))
+    one = ServerJob(row, server)
+    patch.setattr("slurmkit.interactive.web_servers.read_servers", lambda *_: [one])
+    patch.setattr("slurmkit.interactive.web_servers.read_server", lambda *_: one)
+    patch.setattr("slurmkit.interactive.web_servers.make_cluster_folder", lambda *_: Path("n"))
+    patch.setattr("slurmkit.interactive.web_servers.load_token", lambda *_: "secret")
+    patch.setattr("slurmkit.cli.web_servers.wait_for_server", lambda *_, **__: server)
+    patch.setattr("slurmkit.cli.web_servers.ssh_command", lambda *_: "ssh -L")
 
 
-@scene("jupyter list")
+@scene("jupyter list", "code-server list")
 def _jupyter_list(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     _notebooks(patch)
     return ()
 
 
-@scene("jupyter show", "jupyter stop")
+@scene("jupyter show", "jupyter stop", "code-server show", "code-server stop")
 def _jupyter_show(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     _notebooks(patch)
     return ("12",)
 
 
-@scene("jupyter start")
+@scene("jupyter start", "code-server start")
 def _jupyter_start(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     _notebooks(patch)
     fake = slurm()
-    patch.setattr("slurmkit.cli.jupyter.Cluster", lambda: Lab(fake))
-    patch.setattr("slurmkit.interactive.jupyter.mark_notebook_job", lambda *_: None)
+    patch.setattr("slurmkit.cli.web_servers.Cluster", lambda: Lab(fake))
+    patch.setattr("slurmkit.interactive.web_servers.mark_server_job", lambda *_: None)
     return ("--time", "10", "--no-wait")
 
 
@@ -559,11 +564,12 @@ def make_report(name: str, **more: Any) -> Any:
 
 
 @scene(
-    "report usage", "report budget", "report capacity", "report efficiency", "report nodes",
-    "report reclaimed", "report wait",
+    "report usage", "report benchmark", "report budget", "report capacity", "report efficiency",
+    "report nodes", "report reclaimed", "report wait",
 )  # fmt: skip
 def _report_of_ledger(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
-    for name in ("usage", "budget", "capacity", "efficiency", "nodes", "reclaimed", "wait"):
+    names = ("benchmark", "budget", "capacity", "efficiency", "nodes", "reclaimed", "wait")
+    for name in ("usage", *names):
         made = make_report(name, total={"gpu_hours": 1.5} if name == "usage" else {})
         patch.setitem(ledger_reports.REPORTS, name, lambda *_, made=made: made)
     return ()
@@ -647,11 +653,7 @@ def _status() -> Any:
         runs=6,
         open=1,
         runaways=[],
-        gone=0,
-        retracted=0,
-        doubtful=0,
-        rejects=0,
-        reused=0,
+        **dict.fromkeys(("gone", "retracted", "doubtful", "rejects", "reused"), 0),
     )
     return LedgerStatus("/books.db", "0004", None, int(NOW), [cluster])
 
@@ -676,19 +678,9 @@ def _closed() -> Any:
 
 
 def _unmapped() -> Any:
-    return [
-        UnmappedUsage(
-            cluster="lab",
-            account="vision",
-            user="mallory",
-            counted_as="unmapped",
-            gap="stranger",
-            runs=2,
-            gpu_hours=8.0,
-            cpu_hours=16.0,
-            fix="add them",
-        )
-    ]
+    who = {"cluster": "lab", "account": "vision", "user": "mallory", "counted_as": "unmapped"}
+    amounts = {"runs": 2, "gpu_hours": 8.0, "cpu_hours": 16.0}
+    return [UnmappedUsage(**who, **amounts, gap="stranger", fix="add them")]
 
 
 def _history() -> Any:
@@ -711,6 +703,11 @@ def _overrides() -> Any:
     return (PiOverride(account="climate", pi="chen"),)
 
 
+def _xdmod() -> Any:
+    names = (("alice", "Alice", "A"),)
+    return XdmodFiles(names=names, hierarchy=(), groups=(), without_pi=("vision",))
+
+
 _ledger_scene("ledger status", "cli.maintenance.load_ledger_status", _status)
 _ledger_scene(
     "ledger upgrade",
@@ -725,6 +722,9 @@ _ledger_scene("ledger import", "cli.maintenance.copy_ledger", lambda: "00ff", "s
 _ledger_scene("ledger close", "cli.maintenance.close_month", _closed, "2026-10")
 _ledger_scene("ledger people unmapped", "people.unmapped.load_unmapped_usage", _unmapped)
 _ledger_scene("ledger people show", "people.history.load_histories", _history, "vision")
+_ledger_scene(
+    "ledger people xdmod", "people.xdmod.load_xdmod_files", _xdmod, "out", "--unit", "Uni"
+)
 _ledger_scene("ledger people overrides check", "people.sync.load_configured_overrides", _overrides)
 
 
@@ -749,7 +749,7 @@ def _ingest(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
 @scene("ledger people sync")
 def _people_sync(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     _ledger(patch)
-    heard = SimpleNamespace(max_vanish=0.1, told=None, notes=("odd",), read="1 person")
+    heard = SimpleNamespace(max_vanish=0.1, data=None, notes=("odd",), read="1 person")
     synced = sync.PeopleSync((PeopleChange("person", "added", "alice"),))
     patch.setattr(sync, "read_people_sources", lambda _: heard)
     patch.setattr(sync, "sync_people", lambda *_, **__: synced)
@@ -767,12 +767,18 @@ def _notify_settings(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
 def _reclaim_check(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     policies = {"idle": ReclaimPolicy()}
     for name, value in {
-        "reclaim.policy.load_policies": lambda _: policies,
+        "cli.reclaim.load_policies": lambda _: policies,
         "cli.reclaim.open_for_reading": contextlib.nullcontext,
         "reclaim.check.check_report": lambda *_, **__: make_report("reclaim"),
     }.items():
         patch.setattr(f"slurmkit_accounting.{name}", value)
     return ("--month", "2026-10", "--timezone", "UTC")
+
+
+SCENES.update(allocation_scenes.SCENES)
+SCENES.update(benchmark_scenes.SCENES)
+SCENES.update(site_scenes.SCENES)
+SCENES.update(ssh_scenes.SCENES)
 
 
 @scene("reclaim keep")

@@ -94,3 +94,17 @@ def certificate(folder: Path, name: str = "127.0.0.1") -> tuple[Path, SSLContext
     context = SSLContext(PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, key)
     return pem, context
+
+
+def text_of(mail: EmailMessage) -> str:
+    """Return the plain text of a mail."""
+    body = mail.get_body(("plain",))
+    assert body is not None
+    return str(body.get_content()).replace("\r\n", "\n")
+
+
+def html_of(mail: EmailMessage) -> str:
+    """Return the HTML of a mail."""
+    body = mail.get_body(("html",))
+    assert body is not None
+    return str(body.get_content())

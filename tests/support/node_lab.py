@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from waiting import PATIENCE
 
 SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
+FIRST, SECOND = "1320922000000", "1320922000001"  # serial numbers of its GPUs
 # What a driver of release 550 prints of an A100, shortened to what a check might read.
 GPU = """\
 	<gpu id="00000000:{bus}:00.0">
@@ -179,8 +181,18 @@ class NodeLab:
         """Let nvidia-smi show these GPUs."""
         (self.folder / "smi.xml").write_text(smi_xml(*gpus), "utf-8")
         (self.folder / "nvlink.txt").write_text(nvlink or nvlink_text(*[12] * len(gpus)), "utf-8")
+        self.mig(*["Disabled"] * len(gpus), of_smi=code)
+
+    def mig(self, *modes: str, said: str = "", code: int = 0, of_smi: int = 0) -> None:
+        """Let nvidia-smi show the MIG mode of each GPU, or fail when it is asked for that."""
+        rows = (
+            f"GPU-{at}0000000-0000-0000-0000-00000000000{at}, {mode}\n"
+            for at, mode in enumerate(modes)
+        )
+        (self.folder / "mig.txt").write_text(said or "".join(rows), "utf-8")
         show = f"[ $1 = nvlink ] && exec cat {self.folder}/nvlink.txt"
-        self.script("nvidia-smi", f"{show}\ncat {self.folder}/smi.xml; exit {code}")
+        mig = f"case $1 in --query-gpu=uuid,mig*) cat {self.folder}/mig.txt; exit {code};; esac"
+        self.script("nvidia-smi", f"{show}\n{mig}\ncat {self.folder}/smi.xml; exit {of_smi}")
 
     def node(self, state: str, reason: str) -> None:
         """Let scontrol show this of the node, and note each of its calls."""
@@ -201,7 +213,24 @@ class NodeLab:
         self, *argv: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run node_check by hand, or with `--context`, and return what it printed."""
-        own = {
+        return subprocess.run(
+            [sys.executable, SCRIPTS / "node_check.py", *argv],
+            env=self._own if env is None else env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+    def command(self, *argv: str) -> str:
+        """Return a line of shell that runs node_check as `run` does."""
+        own = (f"{name}={value}" for name, value in self._own.items())
+        words = ["env", "-i", *own, sys.executable, str(SCRIPTS / "node_check.py"), *argv]
+        return shlex.join(words)
+
+    @property
+    def _own(self) -> dict[str, str]:
+        return {
             "PATH": f"{self.bin}:/usr/bin:/bin",
             "SLURMD_NODENAME": "c1",
             "SLURM_JOB_ID": "41",
@@ -209,14 +238,6 @@ class NodeLab:
             "SLURMKIT_NODE_CHECKS": str(self.checks),
             "SLURMKIT_SYS": f"{self.folder}/sys",
         }
-        return subprocess.run(
-            [sys.executable, SCRIPTS / "node_check.py", *argv],
-            env=own if env is None else env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
 
     def wrong(self, *argv: str) -> list[str]:
         """Run node_check and return what is not fine: `CHECK STATE SERIAL TEXT`."""
@@ -252,3 +273,8 @@ class NodeLab:
             "SLURMKIT_NODE_CHECKS": str(self.checks),
             "SLURMKIT_SYS": os.devnull,
         }
+
+
+def xid(pci: str, number: int | str, text: str = "", seconds: float = 99.5) -> str:
+    """Return a line of dmesg about an Xid."""
+    return f"[{seconds:12.6f}] NVRM: Xid (PCI:{pci}): {number}, {text}\n"

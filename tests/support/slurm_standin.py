@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -26,8 +27,10 @@ def _job(folder: Path) -> dict[str, str]:
     given = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
     line = "sbatch " + " ".join(words)
     job_id = folder.name
+    more = folder / "fields.json"
     return {"JobArrayID": job_id, "JobID": job_id, "Comment": given.get("comment", ""),
-            "SubmitLine": line, "Name": given.get("job-name", "")}  # fmt: skip
+            "SubmitLine": line, "Name": given.get("job-name", ""),
+            **(json.loads(more.read_bytes()) if more.exists() else {})}  # fmt: skip
 
 
 main()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,16 @@ class Spool:
     def ids(self) -> list[str]:
         return sorted((each.name for each in self.jobs.iterdir()), key=int)
 
+    def add_job(self, job_id: str, **fields: str) -> None:
+        """Add a job, or change one: with these fields of `squeue -O` and `sacct --format`."""
+        folder = self.jobs / job_id
+        new = self.folder / f"fields-{job_id}"
+        new.write_text(json.dumps(fields), "utf-8")
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "argv").touch()
+        new.replace(folder / "fields.json")
+
     def script(self, job_id: str) -> str:
         return (self.jobs / job_id / "script").read_text("utf-8")
 
@@ -130,3 +142,11 @@ echo "$id"
 _ASKS = """#!/bin/sh
 exec @PYTHON@ @JOBS@ "$(basename "$0")" "$@"
 """
+
+
+@pytest.fixture(name="sshd", scope="module")
+def shared_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """One sshd for the tests of a module."""
+    made = Sshd(tmp_path_factory.mktemp("sshd"))
+    yield made
+    made.close()

@@ -239,12 +239,12 @@ class Slurmctld:
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
-    def term_steps(self) -> None:
-        """What a preemption with a grace does first."""
+    def signal_steps(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """To the steps alone: what a preemption with a grace does first, or `scancel --signal`."""
         for pid in self.pids():
             with suppress(OSError):
                 if b"work.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGTERM)
+                    os.kill(pid, number)
 
     def pids(self) -> list[int]:
         """Processes of the run's session."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_queue import NOW
+from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
 
 from slurmkit.state import gpumap as gpus
 from slurmkit.state import nodes, queue
@@ -21,3 +25,25 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture
+def snap_compare(snap_compare: Callable[..., bool]) -> Callable[..., bool]:
+    """Compare a picture of the app whose cursors stay: on a busy machine they are just off."""
+
+    def compare(
+        app: Any,
+        *,
+        terminal_size: tuple[int, int],
+        run_before: Callable[[Pilot[Any]], Awaitable[None]],
+    ) -> bool:
+        async def then_still(pilot: Pilot[Any]) -> None:
+            await run_before(pilot)
+            for kind in (Input, TextArea):
+                for field in pilot.app.screen.query(kind):
+                    field.cursor_blink = False
+            await pilot.pause()
+
+        return snap_compare(app, terminal_size=terminal_size, run_before=then_still)
+
+    return compare

@@ -113,6 +113,32 @@ async def test_a_command_for_each_of_many_jobs_is_run_one_at_a_time() -> None:
     assert action_log_path().read_text().count("TimeLimit=5") == 5
 
 
+async def test_the_idle_gpus_of_a_job_are_left_alone_with_a_reason() -> None:
+    rows = [
+        job("11", UserName="alice"), job("12", UserName="alice", State="PENDING"),
+        job("13_[4-9]", UserName="alice"),
+    ]  # fmt: skip
+    app, ran = Scene(rows).app(), []
+
+    def run(argv: list[str]) -> str:
+        ran.append(argv)
+        raise Refused("nothing was said about idle GPUs of a job 11 of yours")
+
+    async with running(app) as pilot:
+        app.session.feed.run = run  # type: ignore[method-assign]
+        await app.run_action("propose('keep')")
+        await until(pilot, lambda: isinstance(app.screen, ValueDialog))
+        await pilot.press("enter")  # a reason is needed
+        await expect_text(pilot, "give a reason of one line")
+        app.screen.query_one(Input).value = "reads its data until noon"
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
+        await expect_text(pilot, "Have the idle GPUs of", "left alone?")
+        await pilot.press("y")
+        await expect_text(pilot, "nothing was said about idle GPUs")
+    assert ran == [["slurmkit", "reclaim", "keep", "11", "--reason", "reads its data until noon"]]
+
+
 async def test_the_answers_stay_in_sight_below_a_command_for_thousands() -> None:
     app = Scene([job(str(n), UserName="alice") for n in range(100_000, 102_500)]).app()
     async with running(app) as pilot:
@@ -210,6 +236,7 @@ async def test_the_palette_lists_what_can_be_done_here() -> None:
 
 
 async def test_the_palette_goes_to_the_view_that_offers_what_this_one_does_not() -> None:
+    """Finding newcomer polish 15: `drain` in Queue found nothing, and rows showed no keys."""
     feed = StubFeed(**VALUES)
     app = feed.app("home")
     async with app.run_test(size=(120, 34), notifications=True) as pilot:

@@ -11,6 +11,7 @@ from fake_gpus import Recorded
 from fake_queue import NOW, Scene, expect_text, job, until
 from gpu_runs import GPUS_OF_JOB
 from slurmkit_tui.jobform.gpu_use import GpusNow
+from slurmkit_tui.widgets.gpu_curves import GpuCurves
 from stub_feed import StubFeed
 from textual.pilot import Pilot
 from usage_values import VALUES, gpu_now
@@ -63,9 +64,14 @@ def test_the_gpus_of_a_job(
         await until(pilot, lambda: app.view.table.count > 0)
         await pilot.press("U")
         await expect_text(pilot, "c1 GPU 0  a100", "c2 GPU 4  a100")
+        await until(pilot, lambda: not any(gpu.is_unplotted for gpu in on_screen(app)))
 
     size = (120, 34) if look == "120" else (80, 24)
     assert snap_compare(app, terminal_size=size, run_before=opened)
+
+
+def on_screen(app: Any) -> list[GpuCurves]:
+    return [gpu for gpu in app.screen.query(GpuCurves) if gpu.region.overlaps(app.screen.region)]
 
 
 def choose_look(look: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ async def test_the_page_of_a_job_has_curves_and_names_the_idle_gpu() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await expect_text(pilot, "▸4711", "57%")
         await pilot.press("U")
-        await expect_text(pilot, "c1 GPU 0  a100", "c2 GPU 4  a100")
+        await expect_text(pilot, "c1 GPU 0  a100", "c2 GPU 4  a100", "··", "0┤▁▁▁▁")
         shown = text(app)
         assert "! 1 of 4 GPUs does nothing: c1 GPU 1" in shown
         assert "what 1 of 4 GPUs did is unknown" in shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, expect_text, job, running, text, until
@@ -10,10 +12,13 @@ from help_rows import check, missing, told, works
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.screens.help import HelpDialog
 from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.views import VIEWS
 from slurmkit_tui.widgets.key_bar import KeyBar
 from stub_feed import StubFeed
 from textual.pilot import Pilot
 from usage_values import VALUES
+
+from slurmkit.state.gpumap import MARK_MEANINGS
 
 
 def scene() -> Scene:
@@ -56,6 +61,28 @@ async def test_the_map_has_keys_of_its_own() -> None:
         assert missing(app, "app", "view", "map") == []
         assert told(app)["The map"]["b"] == "Show users, accounts, jobs, or the use of each GPU"
         assert "C" not in told(app)["This view"]  # a map has no columns
+
+
+async def test_help_explains_the_marks_of_the_map() -> None:
+    """Finding newcomer polish 15."""
+    app = Recorded().app("gpus")
+    async with app.run_test(size=(120, 100)) as pilot:
+        await until(pilot, lambda: bool(app.view.grid.lines))
+        await pilot.press("question_mark")
+        meanings = ("held by the user, account or job named below the map", *MARK_MEANINGS.values())
+        await expect_text(pilot, "Marks of the map: one for each GPU", *meanings)
+
+
+@pytest.mark.parametrize("view", [view.name for view in VIEWS])
+async def test_help_has_none_of_textuals_words(view: str) -> None:
+    """Finding newcomer polish 15: `Page Left`, `Focus Next`, `Super-C` stood between ours."""
+    app = Recorded().app("gpus") if view == "gpus" else StubFeed(**VALUES).app(view)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await pilot.pause()
+        said = [part for rows in told(app).values() for row in rows.items() for part in row]
+        assert said
+        assert not [each for each in said if "Super" in each or "command prompt" in each]
+        assert not [each for each in said if re.fullmatch(r"(Page|Focus|Scroll) [A-Z]\w+", each)]
 
 
 @pytest.mark.parametrize("view", ["fairshare", "usage", "utilization", "health", "mine"])

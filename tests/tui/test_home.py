@@ -14,12 +14,15 @@ from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.app.startup import load_options
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
+from slurmkit_tui.jobform.gpu_use import GpusNow
 from slurmkit_tui.options import AppOptions
-from slurmkit_tui.views.home import HomeBox, share_lines
+from slurmkit_tui.views import overview
+from slurmkit_tui.views.home import share_lines
+from slurmkit_tui.views.home_boxes import HomeBox
 from slurmkit_tui.views.overview import Attention, failed_jobs
 from stub_feed import StubFeed
 from textual.content import Content
-from usage_values import VALUES
+from usage_values import VALUES, gpu_now
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
@@ -229,6 +232,47 @@ def test_a_job_that_failed_and_ran_again_well_has_not_failed() -> None:
     assert failed_jobs(mine(ended=runs), None) == ()
 
 
+async def test_held_gpus_that_work_are_a_part_of_the_bar_and_the_age_is_named() -> None:
+    async with home().run_test(size=TALL) as pilot:
+        await expect_text(pilot, "1.7 used of 2 measured, 0:15 ago", "8 of 18 held, 1.7 used")
+        gpus = inside(pilot.app, "gpus")  # type: ignore[arg-type]
+        (bar,) = (line for line in gpus.splitlines() if "a100 " in line)
+        assert "═█" in bar
+        assert "▓" in gpus  # untyped: nobody measured them
+        assert "═▓" not in gpus
+        assert "═ used" in gpus
+    async with home().run_test(size=SMALL) as pilot:
+        await expect_text(pilot, "1.7 used of 2 measured", "═used", "12 wanted")
+
+
+@pytest.mark.parametrize(
+    "now", [LedgerError("there is no ledger"), GpusNow((), NOW)], ids=["no ledger", "no samples"]
+)
+async def test_how_many_gpus_work_is_unknown_without_samples(now: Any) -> None:
+    async with home(**{"gpus-now": now}).run_test(size=TALL) as pilot:
+        await expect_text(pilot, "used: unknown", "8 of 18 held")
+        assert "═" not in inside(pilot.app, "gpus")  # type: ignore[arg-type]
+
+
+def test_only_gpus_that_are_held_alone_and_were_just_measured_count_as_used() -> None:
+    nodes = VALUES["nodes"].rows
+    shared = msgspec.structs.replace(gpu_now("1", "c1", 1, 90), shared=True)
+    known = (
+        gpu_now("1", "c1", 0, 50),
+        gpu_now("9", "c1", 0, 100, age=100.0),  # the job before it
+        shared,
+        gpu_now("3", "c1", 2, 90, age=400.0),
+        gpu_now("3", "c1", 3, None),
+        gpu_now("7", "c1", 7, 100),  # free by now
+        gpu_now("8", "c99", 0, 100),  # a node that is not there
+    )
+    (use,) = GpusNow(known, NOW).by_type("lab", nodes).values()
+    assert (use.used, use.measured, use.oldest) == (0.5, 1, NOW - 12)
+    assert use.is_recent(NOW + 280)
+    assert not use.is_recent(NOW + 300)
+    assert GpusNow(known, NOW).by_type("other", nodes) == {}
+
+
 async def test_what_gpus_of_a_running_job_do_is_beside_it() -> None:
     app = home()
     async with app.run_test(size=(160, 40)) as pilot:
@@ -429,6 +473,7 @@ async def test_the_most_urgent_point_decides_where_attention_leads() -> None:
     app = home(mine=mine(job("13", UserName="alice", Name="train", TimeUsed="23:50:00")))
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, "ends in 10:00")
+        await expect_text(pilot, "1 node is out with 6 GPUs")
         overview = box(app, "attention").overview
         assert overview is not None
         assert overview.attention == (
@@ -493,3 +538,23 @@ async def test_a_view_whose_question_home_has_asked_gets_its_answer() -> None:
         await expect_text(pilot, "GPU-hours")
         assert app._last_answer.prepared_for == "utilization"
         assert app._last_answer.pace.next_at is not None
+
+
+def test_rows_of_my_jobs_are_made_once_for_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six answers made 20,000 rows six times, all at once: the screen stood still for 250 ms."""
+    made = []
+
+    def count(found: MyJobs, **_: Any) -> tuple[str, ...]:
+        made.append(found)
+        return ("row",)
+
+    monkeypatch.setattr(overview, "my_job_rows", count)
+    rows, jobs = overview.JobRowsMaker(), mine(job("12", UserName="alice"))
+    for _ in range(3):
+        assert rows.make(jobs, None, "lab") == ("row",)
+    assert len(made) == 1
+    assert made[0].ended == ()
+    rows.make(jobs, VALUES["gpus-now"], "lab")
+    rows.make(mine(job("12", UserName="alice")), VALUES["gpus-now"], "lab")
+    assert len(made) == 3
+    assert rows.make(None, None, "lab") == ()

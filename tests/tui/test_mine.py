@@ -57,10 +57,10 @@ def test_ended_jobs_come_last_and_the_worst_of_an_array_shows() -> None:
 
 def test_an_array_in_several_of_slurms_is_one_row() -> None:
     first = ArrayTag("0123456789ab", 0, 1500)
-    later = ArrayTag("0123456789ab", 1001, 1500, "12").words()
+    later = ArrayTag("0123456789ab", 1001, 1500, "12").comment_text()
     scene = Scene(
         [
-            waiting("12_[900-1000%2]", UserName="alice", Comment=first.words()),
+            waiting("12_[900-1000%2]", UserName="alice", Comment=first.comment_text()),
             job("13_4", UserName="alice", JobID="130", Comment=later),
             waiting("13_[9-498%2]", UserName="alice", Comment=later),
         ]
@@ -86,8 +86,8 @@ def test_jobs_of_a_workflow_have_its_name() -> None:
 
 async def test_the_queue_has_what_waits_of_it_in_one_row() -> None:
     words = [
-        ArrayTag("0123456789ab", 0, 1500).words(),
-        ArrayTag("0123456789ab", 1001, 1500, "12").words(),
+        ArrayTag("0123456789ab", 0, 1500).comment_text(),
+        ArrayTag("0123456789ab", 1001, 1500, "12").comment_text(),
     ]
     scene = Scene(
         [

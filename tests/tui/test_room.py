@@ -150,10 +150,18 @@ async def test_the_line_below_is_shortened_by_whole_parts() -> None:
             await pilot.resize_terminal(width, 24)
             await until(pilot, lambda width=width: app.size.width == width)
             app._update_status_lines()
-            await pilot.pause()
+            await until(pilot, lambda: "…" not in text(app).splitlines()[-2])
             shown.append(text(app).splitlines()[-2].strip())
-        assert not any("…" in line for line in shown)
         assert "5 Slurm calls" in shown[0] or "Slurm call" in shown[0]
         assert all(longer.startswith(shorter[:20]) for longer, shorter in pairwise(shown))
         assert "READ-ONLY" in shown[-1]
         assert "ago" in shown[-1]
+
+
+def test_entries_that_no_line_has_room_for_need_not_be_made() -> None:
+    """The map of 8,000 jobs stood still for 66 ms while `b` was pressed."""
+    entries = [Content(f"x job{n}: 1   ") for n in range(400)]
+    for most in (1, 2, 5):
+        whole = pack_entries(entries, 80, most)
+        fitting = entries[: most * 11]
+        assert whole == pack_entries(fitting, 80, most, len(entries) - len(fitting))

@@ -241,9 +241,9 @@ async def test_it_fits_the_terminal(size: tuple[int, int]) -> None:
         await expect_text(pilot, "#SBATCH")
         await pilot.press("ctrl+t")
         await expect_text(pilot, "Runs")
-        await pilot.resize_terminal(40, 10)
-        await pilot.pause()
-        await pilot.resize_terminal(*size)
+        for small_or_not in ((40, 10), size):
+            await pilot.resize_terminal(*small_or_not)
+            await until(pilot, lambda now=small_or_not: pilot.app.size == now)
         await expect_text(pilot, "ready")
 
 

@@ -36,8 +36,6 @@ def filled(texts: dict[str, str], *keys: str) -> Callable[[Pilot[Any]], Any]:
         for name, text in texts.items():
             the_form(app).row(name).text = text
         await looked_at(pilot)
-        for field in the_form(app).query("Input, TextArea"):
-            field.cursor_blink = False
         the_form(app).row("gpus").enter()
         await pilot.pause()
         await pilot.press("end", *keys)

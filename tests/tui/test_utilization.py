@@ -57,9 +57,11 @@ from sqlalchemy import update
 from stub_feed import StubFeed
 from usage_oracle import Job
 from usage_values import VALUES
+from why_scene import SHAPES
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput
+from slurmkit.state.nodes import GpuCount, NodeRow
 from slurmkit.testing import FakeSlurm
 
 HOUR = 3600
@@ -257,6 +259,7 @@ class ReadBooks:
         cluster: the cluster on the screen.
         only_user: the user whose runs the ledger has; everybody's if empty.
         uses: what GPUs did, with the number of the run.
+        nodes: the nodes of the cluster.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +268,7 @@ class ReadBooks:
         self.cluster = "lab"
         self.only_user = ""
         self.uses: list[tuple[int, GpuUse]] = []
+        self.nodes: tuple[NodeRow, ...] = ()
 
     def __call__(self, *runs: Job, now: int, read_to: int, about: tuple[str, str]) -> Utilization:
         with open_for_writing() as ledger:
@@ -279,7 +283,7 @@ class ReadBooks:
                 gpu_use_over_time=partial(read.gpu_use_over_time, scope=self.scope),
             )
             self._monkeypatch.setattr(composed, "_import_ledger", lambda: there)
-            self._monkeypatch.setattr(composed, "_current_use", lambda _: USE)
+            self._monkeypatch.setattr(composed, "_current_use", lambda _: (self.nodes, USE))
             self._monkeypatch.setattr(composed, "_cluster_name", lambda _: self.cluster)
             self._monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: float(now)))
             self._monkeypatch.setattr(composed, "time", SimpleNamespace(time=lambda: float(now)))
@@ -309,6 +313,45 @@ def test_the_ledger_gives_mean_numbers_of_gpus_by_type_and_hour(books: ReadBooks
     assert held[-5 * HOUR] == {}  # none was held: the ledger has read that hour
     assert {row["gpu-type"]: row["gpu_hours"] for row in found.rows} == {"a100": 6.0, "h100": 1.0}
     assert "ingested 60 s before" in found.source
+
+
+NAMES = """
+[gpu.a100]
+aliases = ["A100-SXM4"]
+[gpu."a100_3g.20gb"]
+part_of = "a100"
+weight = 0.5
+[partition.old]
+gpu_type = "v100"
+"""
+
+
+def gpu_node(name: str, gpu_type: str | None, partition: str) -> NodeRow:
+    shape = msgspec.structs.asdict(SHAPES[0]) | {"name": name, "partitions": (partition,)}
+    gpus = (GpuCount(gpu_type, 4, 0),)
+    return NodeRow(**shape, cpus_allocated=0, memory_allocated=0, gpus=gpus)
+
+
+def test_gpu_types_of_the_ledger_have_the_names_of_the_nodes(
+    books: ReadBooks, tmp_path: Path
+) -> None:
+    """The ledger knows configured names, and MIG slices by their weight."""
+    (tmp_path / "none.toml").write_text(NAMES, "utf-8")
+    now = BEGIN + 2 * DAY + 1800
+    begin = now - 1800 - 2 * HOUR
+    kinds = {"A100-SXM4": "gpu", "a100_3g.20gb": "gpu", "": "old"}
+    books.nodes = tuple(
+        gpu_node(f"c{at}", kind or None, partition)
+        for at, (kind, partition) in enumerate(kinds.items())
+    )
+    found = books(
+        *(run("alice", begin, begin + HOUR, gpus={kind: 2}, other={"partition": partition})
+          for kind, partition in kinds.items()),
+        now=now, read_to=now - 60, about=("gpu-type", "24h"),
+    )  # fmt: skip
+    use = next(each for each in found.curve if each.begin == begin)
+    assert use.held == {"A100-SXM4": 2.0, "a100_3g.20gb": 2.0, "": 2.0}
+    assert {row["gpu-type"] for row in found.rows} == {"A100-SXM4", "a100_3g.20gb", ""}
 
 
 def test_hours_that_no_ingest_has_read_are_unknown(books: ReadBooks) -> None:
@@ -355,6 +398,17 @@ def test_gpus_of_some_runs_are_not_shown_as_the_gpus_held(books: ReadBooks, who:
     found = books(*runs, now=now, read_to=now - 60, about=("gpu-type", "24h"))
     assert (found.curve, found.everybody) == ((), False)
     assert found.rows
+
+
+def test_a_site_may_show_everybody_the_curve(books: ReadBooks) -> None:
+    """Its rows stay those of the reader."""
+    now = BEGIN + 2 * DAY + 1800
+    runs = [run(user, now - 9 * HOUR, None, gpus={"a100": 4}) for user in ("alice", "bob")]
+    books.scope = read.Scope(people=frozenset((1,)), with_totals=True)
+    found = books(*runs, now=now, read_to=now - 60, about=("gpu-type", "24h"))
+    assert found.curve[-2].held == {"a100": 8.0}
+    assert [row["gpu_hours"] for row in found.rows] == [36.0]
+    assert not found.everybody
 
 
 def test_only_the_cluster_on_the_screen_counts(books: ReadBooks) -> None:
@@ -572,8 +626,8 @@ def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
 
 
 def test_every_sign_has_one_meaning() -> None:
-    marks = [plots.FREE, plots.STRANDED, plots.CLOSED]
-    lines = [plots._THERE, plots._USED, plots._WANTED, plots._UNKNOWN, plots._CURSOR]
+    marks = [plots.FREE, plots.STRANDED, plots.CLOSED, plots.USED]
+    lines = [plots._THERE, plots._WANTED, plots._UNKNOWN, plots._CURSOR]
     signs = [*SIGNS, *(sign for sign, _ in marks), *lines, *plots.progress_bar(1, 1, 2, "").plain]
     assert len(set(signs)) == len(signs)
 

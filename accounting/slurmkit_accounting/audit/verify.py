@@ -1,4 +1,4 @@
-"""Verify a ledger: recompute everything that follows from the runs, and compare it.
+"""Verify a ledger: recompute everything that follows from the runs, and compare it; copy a ledger.
 
 The checksum of a ledger is equal on every database and after any order of ingests.
 """
@@ -46,7 +46,7 @@ from slurmkit_accounting.usage.tables import (
     no_progress,
 )
 
-_MANY = 10_000
+_MANY = 10_000  # rows at a time
 
 
 class VerifyResult(msgspec.Struct, frozen=True):

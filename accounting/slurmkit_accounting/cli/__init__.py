@@ -54,15 +54,19 @@ def show_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
         A function to call with the number of runs done, and of all.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich import console, progress
 
-    console = Console(stderr=True)
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        progress.TextColumn(doing),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    stderr = console.Console(stderr=True)
     shown = sys.stderr.isatty()
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with progress.Progress(*columns, console=stderr, transient=True, disable=not shown) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def open_for_reading(db: str | None) -> AbstractContextManager[Ledger]:

@@ -171,6 +171,12 @@ def _show_ingested(done: Ingested, here: Zone, as_json: JsonOutput | None) -> No
             " slurmkit ledger retract JOB_ID",
             err=True,
         )
+    if done.no_outages:
+        click.echo(
+            "the outages of nodes could not be read, and are missing in `slurmkit report nodes`"
+            f" until they can be: {printable(done.no_outages)}",
+            err=True,
+        )
     if done.first:
         click.echo(
             f"the ledger begins at {here.show(done.books_begin)}; for older jobs: slurmkit ledger"

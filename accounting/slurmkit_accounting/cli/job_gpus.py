@@ -12,6 +12,7 @@ from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.tables import Fit, print_table
 from slurmkit.formats.display import SPARKS, format_time, printable, spark_signs
 from slurmkit.formats.durations import format_duration
+from slurmkit.formats.memory import format_memory_use
 from slurmkit_accounting import read
 from slurmkit_accounting.cli.array_ids import to_slurm_ids
 
@@ -84,7 +85,7 @@ def _row(gpu: read.GpuUseOfGpu) -> tuple[str, ...]:
         _percent(gpu.utilisation),
         _percent(gpu.percentile_95),
         _percent(gpu.at_zero),
-        _memory(gpu.memory_mib, gpu.memory_total_mib),
+        format_memory_use(gpu.memory_mib, gpu.memory_total_mib),
         _energy(gpu),
         f"{_percent(gpu.covered)}{'' if gpu.is_covered else ' !'}",
         sparkline([point.utilisation for point in gpu.points]),
@@ -94,13 +95,6 @@ def _row(gpu: read.GpuUseOfGpu) -> tuple[str, ...]:
 
 def _percent(share: float | None) -> str:
     return "?" if share is None else f"{100 * share:.0f} %"
-
-
-def _memory(used: int | None, total: int | None) -> str:
-    if used is None:
-        return "?"
-    of = "" if total is None else f" of {total / 1024:.0f}"
-    return f"{used / 1024:.1f}{of} GiB"
 
 
 def _energy(gpu: read.GpuUseOfGpu) -> str:

@@ -6,6 +6,7 @@ What a command does is in a module of its own, which is imported when the comman
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,12 @@ def _maintenance() -> ModuleType:
     from slurmkit_accounting.cli import maintenance
 
     return maintenance
+
+
+def _backup() -> ModuleType:
+    from slurmkit_accounting.cli import backup
+
+    return backup
 
 
 def _json_of(
@@ -277,6 +284,54 @@ def import_command(source: str, db: str | None, *, as_json: JsonOutput | None) -
     _maintenance().copy(source, db, as_json)
 
 
+@click.command("backup")
+@click.argument("file", type=click.Path(path_type=Path))
+@_json_of("backup")
+@db_option
+def backup_command(file: Path, db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Write the whole ledger into a file, while the service runs.
+
+    The backup is the ledger at one moment, whatever is written meanwhile. It can be restored into
+    SQLite and into PostgreSQL. The file is compressed, has its checksum inside, and only you can
+    read it. It appears once it is complete, and replaces an older backup of the same name.
+
+    \b
+    Examples:
+      slurmkit ledger backup /backup/ledger.gz
+      slurmkit ledger backup /backup/ledger-$(date +%F).gz
+    """
+    _backup().back_up_ledger(file, db, as_json)
+
+
+@click.command("restore")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Only read the file and check it; restore nothing.")
+@json_option(
+    "slurmkit.ledger.restore/1", "slurmkit.ledger.restore.check/1",
+    text="Print everything as JSON.", has_old=False,
+)  # fmt: skip
+@db_option
+def restore_command(file: Path, db: str | None, *, check: bool, as_json: JsonOutput | None) -> None:
+    """Fill an empty ledger from a file of `slurmkit ledger backup`.
+
+    Stop the service first. The whole file is checked before anything is restored, and all of it is
+    restored or nothing. The ledger then has the checksum of the backup. A backup of an older
+    release is upgraded to the schema of this one.
+
+    \b
+    Examples:
+      slurmkit ledger restore --check /backup/ledger.gz
+      slurmkit ledger restore /backup/ledger.gz
+      slurmkit ledger restore /backup/ledger.gz --db postgresql+psycopg://slurmkit@db/ledger
+      slurmkit ledger restore /backup/ledger.gz --db sqlite:////var/lib/slurmkit/ledger.db
+    """
+    backup = _backup()
+    if check:
+        backup.check_file(file, as_json and as_json.of("slurmkit.ledger.restore.check/1"))
+    else:
+        backup.restore_ledger(file, db, as_json)
+
+
 @click.command("close")
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the host's]")
@@ -310,7 +365,8 @@ def serve_command(db: str | None) -> None:
 
     Queries are answered on the address in `[ledger.service] listen`. Users see their own runs, PIs
     also the runs of their groups, operators everything; munged proves who asks. /health and
-    /metrics are served on the address in `[ledger.service] monitor`.
+    /metrics are served on the address in `[ledger.service] monitor`, web pages for PIs on the one
+    in `[ledger.portal] listen`, if there is one.
 
     \b
     Examples:
@@ -318,9 +374,10 @@ def serve_command(db: str | None) -> None:
       slurmkit ledger serve --db postgresql+psycopg://slurmkit@db/slurmkit
       curl http://127.0.0.1:6831/health
     """
+    from slurmkit_accounting.portal.listener import portal_doors
     from slurmkit_accounting.service.server import serve
 
-    serve(db)
+    serve(db, portal_doors)
 
 
 for command in (
@@ -332,6 +389,8 @@ for command in (
     retract_command,
     export_command,
     import_command,
+    backup_command,
+    restore_command,
     close_command,
     serve_command,
     people_group,

@@ -57,8 +57,10 @@ def efficiency(
 def explain(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the runs behind a cell of a report, with the job ids that users know."""
     more = _more_of_job(asked)
+    # Services of an older release know only the usual runs.
+    which = {} if asked["runs"] == "held" else {"runs": asked["runs"]}
     with read.ledger(db) as books:
-        report = read.explain(books, begin, end, **more)
+        report = read.explain(books, begin, end, **which, **more)
     return with_user_ids(with_end_reasons(report) if more["job"] else report)
 
 
@@ -76,7 +78,19 @@ def nodes(db: str | None, begin: str | None, end: str | None, asked: Mapping[str
     filters = {name: asked[name] for name in ("month", "cluster") if asked[name]}
     more = read.More(timezone=asked["timezone"], filters=filters)
     with read.ledger(db) as books:
-        return read.nodes(books, begin, end, by=asked["by"], **more)
+        return read.nodes(books, begin, end, by=asked["by"], node=asked["node"], **more)
+
+
+def benchmark(
+    db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]
+) -> Report:
+    """Return the report of what `slurmkit benchmark` measured."""
+    names = ("month", "cluster", "gpu_type")
+    filters = {name: asked[name] for name in names if asked[name]}
+    more = read.More(timezone=asked["timezone"], filters=filters)
+    chosen = {name: asked[name] for name in ("by", "benchmarks", "below", "mads")}
+    with read.ledger(db) as books:
+        return read.benchmark(books, begin, end, **chosen, **more)
 
 
 def reclaimed(
@@ -106,6 +120,7 @@ def usage(db: str | None, begin: str | None, end: str | None, asked: Mapping[str
 
 
 REPORTS = {
+    "benchmark": benchmark,
     "budget": budget,
     "capacity": capacity,
     "efficiency": efficiency,

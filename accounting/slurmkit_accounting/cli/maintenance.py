@@ -15,7 +15,7 @@ from slurmkit.errors import BadInput, LedgerError
 from slurmkit.formats.display import printable
 from slurmkit.formats.memory import format_bytes
 from slurmkit.slurm.machine import LOCAL_MACHINE
-from slurmkit_accounting.audit.copy import copy_ledger
+from slurmkit_accounting.audit.backup import copy_ledger
 from slurmkit_accounting.audit.status import (
     ClusterStatus,
     LastIngest,

@@ -7,6 +7,7 @@ from contextlib import suppress
 import click
 
 from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, BadInput, MaybeSent, NotSent, SlurmkitError
 from slurmkit.formats.display import printable
@@ -116,7 +117,6 @@ def settings_command(mails: str | None, about: str | None, *, as_json: JsonOutpu
 
 def _watch(job_ids: tuple[str, ...]) -> None:
     """Send notices until all jobs have ended."""
-    from slurmkit.cluster.cluster import Cluster
     from slurmkit_accounting.notify.notices import JobNotices
 
     given = tuple(map(check_job_id, job_ids))

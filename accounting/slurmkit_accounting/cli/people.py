@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -41,6 +43,7 @@ def people_group() -> None:
       slurmkit ledger people sync --dry-run
       slurmkit ledger people show alice
       slurmkit ledger people unmapped
+      slurmkit ledger people xdmod /srv/xdmod-import --unit "Example University"
     """
 
 
@@ -72,7 +75,7 @@ def sync_command(db: str | None, *, dry_run: bool, force: bool, as_json: JsonOut
     share = 1.0 if force else heard.max_vanish
     with open_for_writing(db) as ledger, show_progress("moving usage") as progress:
         synced = sync_people(
-            ledger, heard.told, dry_run=dry_run, max_vanish=share, progress=progress
+            ledger, heard.data, dry_run=dry_run, max_vanish=share, progress=progress
         )
     for note in heard.notes:
         click.echo(printable(note), err=True)
@@ -190,6 +193,48 @@ def show_command(name: str, db: str | None, *, as_json: JsonOutput | None) -> No
         if number:
             click.echo()
         _show_history(one)
+
+
+@people_group.command("xdmod")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--unit", required=True, help="Top of the hierarchy, e.g. the university.")
+@json_option("slurmkit.ledger.people.xdmod/1", text="Print JSON.", has_old=False)
+@db_option
+def xdmod_command(folder: Path, unit: str, db: str | None, *, as_json: JsonOutput | None) -> None:
+    """Write files for Open XDMoD: names of users and accounts, departments and their PIs.
+
+    FOLDER gets names.csv, hierarchy.csv and group-to-hierarchy.csv: who has which name now, and who
+    is the PI of each account that has runs. In XDMoD an account has the name of its PI.
+
+    \b
+    Examples:
+      slurmkit ledger people xdmod /srv/xdmod-import --unit "Example University"
+    """
+    from slurmkit_accounting.people.xdmod import GROUPS, HIERARCHY, NAMES, load_xdmod_files
+
+    with open_for_reading(db) as ledger, ledger.transaction() as connection:
+        files = load_xdmod_files(connection, unit, int(time.time()))
+    files.write(folder)
+    counts = {
+        "names": len(files.names), "hierarchy": len(files.hierarchy), "accounts": len(files.groups),
+    }  # fmt: skip
+    if as_json:
+        as_json.print([{"folder": str(folder), **counts, "without_pi": files.without_pi}])
+        return
+    click.echo(
+        f"wrote {NAMES} ({counts['names']} names), {HIERARCHY} ({counts['hierarchy']} rows) and"
+        f" {GROUPS} ({counts['accounts']} accounts) in {printable(str(folder))}"
+    )
+    if files.without_pi:
+        names = printable(", ".join(files.without_pi))
+        click.echo(
+            f"accounts without a PI: {names}; see slurmkit ledger people unmapped",
+            err=True,
+        )
+    click.echo("on the host of XDMoD run:", err=True)
+    for kind, name in (("names", NAMES), ("hierarchy", HIERARCHY), ("group-to-hierarchy", GROUPS)):
+        click.echo(f"  xdmod-import-csv -t {kind} -i {name}", err=True)
+    click.echo("and xdmod-ingestor, for the dates of the jobs that shall change", err=True)
 
 
 def _show_history(one: History) -> None:

@@ -16,6 +16,7 @@ from slurmkit_accounting.cli import db_option, open_for_reading, show_progress
 from slurmkit_accounting.cli.array_ids import to_slurm_ids
 from slurmkit_accounting.cli.report_options import OutputFormat, format_options, show_report
 from slurmkit_accounting.config import ScheduleSection
+from slurmkit_accounting.reclaim.policy import load_policies
 from slurmkit_accounting.remote.client import configured_remote
 
 
@@ -67,7 +68,6 @@ def reclaim_command(
       slurmkit reclaim check --month 2026-10 --policy stricter.toml --runs
     """
     from slurmkit_accounting.reclaim.check import check_report
-    from slurmkit_accounting.reclaim.policy import load_policies
 
     zone = find_zone(timezone or load_section("ledger.schedule", ScheduleSection).timezone or None)
     policies = load_policies(file)

@@ -20,6 +20,7 @@ from slurmkit_accounting.cli.report_options import (
     show_report,
     window_options,
 )
+from slurmkit_accounting.config import BUDGETS_LAST_RELEASE
 
 
 def _reports() -> ModuleType:
@@ -29,7 +30,9 @@ def _reports() -> ModuleType:
 
 
 def _ask_and_show(
-    name: Literal["budget", "capacity", "efficiency", "nodes", "reclaimed", "usage", "wait"],
+    name: Literal[
+        "benchmark", "budget", "capacity", "efficiency", "nodes", "reclaimed", "usage", "wait"
+    ],
     form: OutputFormat,
     db: str | None,
     asked: Mapping[str, Any],
@@ -51,6 +54,14 @@ def _by_option(usual: str) -> Callable[[Command], Command]:
         default=(usual,),
         help=text,
     )
+
+
+def _month_and_cluster_options(command: Command) -> Command:
+    """Add `--month` and `--cluster` to a report that does not have `filter_options`."""
+    for name, metavar in (("cluster", "NAME"), ("month", "YYYY-MM")):
+        text = f"Only this {name}; may be given several times."
+        command = click.option(f"--{name}", metavar=metavar, multiple=True, help=text)(command)
+    return command
 
 
 @click.group("report")
@@ -125,18 +136,12 @@ def wait_command(
 @click.command("nodes")
 @window_options
 @click.option(
-    "--by", type=click.Choice(["node", "gpu", "check"]), default="node",
-    help="Make one row for each node, GPU (by serial number) or check.  [default: node]",
+    "--by", type=click.Choice(["node", "gpu", "check", "outage"]), default="node",
+    help="Make one row for each node, GPU (by serial number), check or outage."
+    "  [default: node]",
 )  # fmt: skip
-@click.option(
-    "--month", metavar="YYYY-MM", multiple=True, help="Only this month; may be given several times."
-)
-@click.option(
-    "--cluster",
-    metavar="NAME",
-    multiple=True,
-    help="Only this cluster; may be given several times.",
-)
+@click.option("--node", metavar="NAME", help="Only this node.")
+@_month_and_cluster_options
 @format_options
 @db_option
 def nodes_command(
@@ -151,8 +156,53 @@ def nodes_command(
       slurmkit report nodes --from 2026-01-01
       slurmkit report nodes --month 2026-10 --by gpu --output gpus.xlsx
       slurmkit report nodes --month 2026-10 --by check
+      slurmkit report nodes --from 2026-01-01 --by outage --node gpu07
     """
     _ask_and_show("nodes", form, db, asked, begin, end)
+
+
+@click.command("benchmark")
+@window_options
+@click.option(
+    "--by", type=click.Choice(["gpu", "node", "gpu-type", "day", "month"]), default="gpu",
+    help="Make one row for each GPU (or node without one), node, GPU type, day or month, and"
+    " benchmark.  [default: gpu]",
+)  # fmt: skip
+@click.option(
+    "--benchmark", "benchmarks", metavar="NAME", multiple=True,
+    help="Only this benchmark, e.g. matmul_bf16; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--below", type=click.FloatRange(0, 100, max_open=True), default=5.0, metavar="PERCENT",
+    help="A value is slow if it is more than this below the median of its type,  [default: 5]",
+)  # fmt: skip
+@click.option(
+    "--mads", type=click.FloatRange(0, 1000), default=3.0, metavar="NUMBER",
+    help="and more than so many median absolute deviations.  [default: 3]",
+)  # fmt: skip
+@click.option(
+    "--gpu-type", metavar="NAME", multiple=True,
+    help="Only this GPU type; may be given several times.",
+)  # fmt: skip
+@_month_and_cluster_options
+@format_options
+@db_option
+def benchmark_command(
+    begin: str | None, end: str | None, form: OutputFormat, db: str | None, **asked: Any
+) -> None:
+    """Show how fast nodes and GPUs are, which ones are slow, and what a price buys.
+
+    The values are what `slurmkit benchmark` measured. Without dates, they are those of the last
+    twelve months. The slowest come first.
+
+    \b
+    Examples:
+      slurmkit report benchmark
+      slurmkit report benchmark --by gpu-type --benchmark matmul_bf16
+      slurmkit report benchmark --by node --gpu-type h100 --output benchmark.html
+      slurmkit report benchmark --by month --from 2026-01-01
+    """
+    _ask_and_show("benchmark", form, db, asked, begin, end)
 
 
 @click.command("capacity")
@@ -205,7 +255,8 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
     """Show how much of each budget is used, and when it runs out.
 
     Budgets are read from budgets.toml next to the configuration, or from the file that
-    `[ledger] budgets` names.
+    `[ledger] budgets` names. This release is the last one that reads them: slurmkit allocation
+    import grants them as allocations, and slurmkit balance shows what is left.
 
     \b
     Examples:
@@ -213,12 +264,19 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
       slurmkit report budget --output budgets.html
     """
     _ask_and_show("budget", form, db, {"timezone": timezone})
+    click.echo(BUDGETS_LAST_RELEASE, err=True)
 
 
 @click.command("explain")
 @window_options
 @filter_options
 @click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@click.option(
+    "--runs", type=click.Choice(["held", "lost", "started", "measured", "waiting"]),
+    default="held",
+    help="Runs that held something in the window, those of `lost`, those that `wait` or"
+    " `efficiency` counts, or those that wait now.  [default: held]",
+)  # fmt: skip
 @click.option(
     "--row", type=int, metavar="NUMBER", help="Show all that the ledger has about one run."
 )
@@ -237,6 +295,7 @@ def explain_command(
     Examples:
       slurmkit report explain --month 2026-10 --pi vogel --gpu-type a100 --state FAILED
       slurmkit report explain --job 4711 --from 2026-01-01
+      slurmkit report explain --month 2026-10 --partition gpu --runs started
       slurmkit report explain --row 1234
     """
     if asked["row"] is not None:
@@ -365,6 +424,7 @@ report_group.add_command(mail_command)
 
 
 for _command in (
+    benchmark_command,
     budget_command,
     capacity_command,
     efficiency_command,

@@ -60,6 +60,14 @@ _FITS = {
             "row",
         ),
     ),
+    "benchmark": Fit(
+        whole=("node", "gpu", "verdict", "median", "per_price"),
+        wrapped=("trouble",),
+        least=(
+            "method", "torch", "driver", "highest", "lowest", "cloud_price", "per_cloud_price",
+            "failed", "measured", "at", "spread",
+        ),
+    ),
     "budget": Fit(
         whole=("pi", "used", "runs_out", "notice"),
         least=("from", "gpu_hours_per_day", "to", "gpu_hours_budget", "gpu_hours_used"),

@@ -1,4 +1,4 @@
-"""Collect samples from the exporters of all nodes with running GPU jobs, round by round.
+"""Collect samples of the GPUs of all running jobs, round by round.
 
 Samples are stored after each round, and added to the summaries and curves each ten minutes. So a
 service that is restarted goes on with them, and only the samples of the time between are missing.
@@ -7,20 +7,19 @@ service that is restarted goes on with them, and only the samples of the time be
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from sqlalchemy import Connection, select
 
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gres import HoldingJob, read_holding_jobs
 from slurmkit_accounting.gpu_use.exporters import (
-    ExporterAddress,
     NodeAnswer,
     describe_silent_nodes,
     keep_confirmed,
     most_gpus,
-    read_exporters,
 )
 from slurmkit_accounting.gpu_use.recent import (
     KEPT_SECONDS,
@@ -35,6 +34,7 @@ from slurmkit_accounting.gpu_use.store import (
     delete_old_curves,
     load_linked_keys,
     load_open_ids,
+    raise_interval,
     store_uses,
     update_uses,
 )
@@ -42,13 +42,30 @@ from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters
 
-EXPORTER = "exporter"
 _DAY = 86400
 _UPDATE_EVERY = 600  # seconds; curves are large, and written anew as a whole
 _NODES_AT_ONCE = 100
 UseKey = tuple[int, int, str, str]
 """Job id, start of the run, node, GPU."""
-ReadExporters = Callable[[ExporterAddress, Collection[str]], Mapping[str, NodeAnswer]]
+
+
+class SampleSource(Protocol):
+    """Reads what the GPUs of running jobs do: the exporters of all nodes, or a site's metrics."""
+
+    @property
+    def name(self) -> str:
+        """The source as summaries name it."""
+
+    @property
+    def interval(self) -> int:
+        """Seconds between two samples, as far as that is known now; 0 for each round."""
+
+    def read(self, jobs: Sequence[HoldingJob]) -> Mapping[str, NodeAnswer]:
+        """Read one sample of each GPU that some jobs hold, by node.
+
+        Raises:
+            SlurmkitError: when the source cannot be reached.
+        """
 
 
 class GpuUseCollector:
@@ -57,28 +74,26 @@ class GpuUseCollector:
     Args:
         open_ledger: opens the ledger for writing.
         slurm: runs Slurm's commands.
-        where: see `ExporterAddress`.
+        source: reads the samples.
         interval: seconds between two rounds.
         keep_days: days for which curves are kept.
-        read: reads the exporters of some nodes.
     """
 
     def __init__(
         self,
         open_ledger: Callable[[], AbstractContextManager[Ledger]],
         slurm: SlurmCommands,
-        where: ExporterAddress,
+        source: SampleSource,
         *,
         interval: int,
         keep_days: int,
-        read: ReadExporters = read_exporters,
     ) -> None:
         self._open_ledger = open_ledger
         self._slurm = slurm
-        self._where = where
+        self._source = source
         self._interval = interval
+        self._covered = interval  # seconds that one sample covers
         self._keep_seconds = keep_days * _DAY
-        self._read = read
         self._ids: dict[UseKey, int] = {}  # row ids of the summaries of the last round
         self._updated: float | None = None  # when the summaries were last brought up to date
         self._unknown: set[tuple[str, int]] = set()  # node and job; see `_without_stale_jobs`
@@ -91,13 +106,13 @@ class GpuUseCollector:
             now: epoch seconds.
 
         Raises:
-            SlurmError: when slurmctld does not answer.
+            SlurmkitError: when slurmctld or the source does not answer.
             LedgerError: when the ledger cannot be written.
         """
         there = read_holding_jobs(self._slurm)
-        jobs = [job for job in there if _uses_gpus(job)]
+        jobs = [job for job in there if _uses_gpus(job) and job.started is not None]
         holders = _by_node(jobs)
-        pages = self._without_stale_jobs(self._read(self._where, sorted(holders)), _by_node(there))
+        pages = self._without_stale_jobs(self._source.read(jobs), _by_node(there))
         answers = keep_confirmed(pages, jobs)
         with self._open_ledger() as ledger:
             with ledger.transaction() as connection:
@@ -157,8 +172,9 @@ class GpuUseCollector:
             with ledger.transaction() as connection:
                 jobs = {key[0] for key in readings}
                 # The ledger may have the end of a run that squeue shows: of a resized job.
-                for key in load_linked_keys(connection, cluster, EXPORTER, jobs):
+                for key in load_linked_keys(connection, cluster, self._source.name, jobs):
                     readings.pop(key, None)
+                self._raise_interval(connection, cluster)
                 self._find_ids(connection, cluster, readings, most)
                 by_node: dict[str, list[RecentSample]] = defaultdict(list)
                 for key, number in self._ids.items():
@@ -168,6 +184,12 @@ class GpuUseCollector:
         except BaseException:
             self._ids = {}  # some may not have been stored
             raise
+
+    def _raise_interval(self, connection: Connection, cluster: int) -> None:
+        """Let a sample cover more, also of runs that go on, once the source's interval is known."""
+        if self._source.interval > self._covered:
+            self._covered = self._source.interval
+            raise_interval(connection, cluster, self._source.name, self._covered)
 
     def _find_ids(
         self,
@@ -181,7 +203,8 @@ class GpuUseCollector:
         missing = readings.keys() - self._ids.keys()
         if not missing:
             return
-        stored = load_open_ids(connection, cluster, EXPORTER, {key[0] for key in missing})
+        jobs = {key[0] for key in missing}
+        stored = load_open_ids(connection, cluster, self._source.name, jobs)
         self._ids |= {key: stored[key] for key in missing if key in stored}
         counts = Counter(key[:2] for key in stored)
         new = {}
@@ -194,8 +217,8 @@ class GpuUseCollector:
                     start=key[1],
                     node=key[2],
                     gpu=readings[key].gpu,
-                    source=EXPORTER,
-                    interval=self._interval,
+                    source=self._source.name,
+                    interval=self._covered,
                     first=readings[key].reading.at,
                 )
         store_uses(connection, list(new.values()))

@@ -1,7 +1,8 @@
 """Read `slurmkit gpu-exporter` on nodes: 200 at a time, each with a deadline.
 
 A node that does not answer in time, or whose answer is not an exporter's page, costs its own
-samples and nothing else.
+samples and nothing else. Nodes that did not answer are asked last, and a round ends in time,
+however many of them there are.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import asyncio
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from slurmkit.config.files import read_secret_file
 from slurmkit.errors import BadConfig
 from slurmkit.formats.tres import gpu_count, parse_tres
 from slurmkit.state.gres import HoldingJob
-from slurmkit_accounting.config import GpuUseSection, read_secret_file
-from slurmkit_accounting.gpu_use.samples import JobReading, PageError, parse_job, parse_page
+from slurmkit_accounting.config import GpuUseSection
+from slurmkit_accounting.gpu_use.samples import PARTS, JobReading, PageError, parse_job, parse_page
 
+EXPORTER = "exporter"
 NODE = "{node}"
 MOST_BYTES = 4 * 2**20
 """Size of the largest page that is read; one of eight GPUs has some 20 KiB."""
 _AT_ONCE = 200  # open connections
+_NOT_ASKED = "it was not asked: too many others did not answer"
+_SHARE_OF_INTERVAL = 0.8  # in which a round shall end
 _PORTS = {"http": 80, "https": 443}
 _FIRST_PORT_OF_USERS = 1024  # Linux' default of net.ipv4.ip_unprivileged_port_start
 
@@ -35,11 +40,13 @@ class ExporterAddress(NamedTuple):
         url: with `{node}` for the node's name.
         token: bearer token; empty for none.
         deadline: seconds in which a node must have answered.
+        asking: seconds after the begin of a round in which the last nodes are asked.
     """
 
     url: str
     token: str
     deadline: float
+    asking: float = 20.0
 
 
 class NodeAnswer(NamedTuple):
@@ -52,6 +59,45 @@ class NodeAnswer(NamedTuple):
 
     readings: tuple[JobReading, ...] = ()
     error: str = ""
+
+
+ReadExporters = Callable[[ExporterAddress, Collection[str]], Mapping[str, NodeAnswer]]
+
+
+class Exporters:
+    """The exporters of a cluster's nodes, as a source of samples.
+
+    Args:
+        where: see `ExporterAddress`.
+        read: reads the exporters of some nodes.
+    """
+
+    name = EXPORTER
+    interval = 0
+
+    def __init__(self, where: ExporterAddress, read: ReadExporters | None = None) -> None:
+        self._where = where
+        self._read = read or read_exporters
+        self._rounds = 0
+        self._asked: dict[str, int] = {}  # the round in which each node was last asked
+        self._silent: set[str] = set()  # nodes that did not answer then
+
+    def read(self, jobs: Iterable[HoldingJob]) -> Mapping[str, NodeAnswer]:
+        """Read the exporters of the nodes of some jobs."""
+        nodes = {node for job in jobs for node in job.nodes}
+        answers = self._read(self._where, sorted(nodes, key=self._turn))
+        self._rounds += 1
+        for node, answer in answers.items():
+            if answer.error != _NOT_ASKED:
+                self._asked[node] = self._rounds
+                (self._silent.add if answer.error else self._silent.discard)(node)
+        self._asked = {node: self._asked[node] for node in self._asked.keys() & nodes}
+        self._silent &= nodes
+        return answers
+
+    def _turn(self, node: str) -> tuple[bool, int, str]:
+        """Return when a node is asked: silent ones last, and who waits longest before others."""
+        return node in self._silent, self._asked.get(node, 0), node
 
 
 def exporter_address(section: GpuUseSection) -> ExporterAddress:
@@ -77,7 +123,9 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
             " and be sent the token; let the exporters listen on a port below 1024, e.g. 332, and"
             f" write http://{NODE}:332/metrics"
         )
-    return ExporterAddress(section.url, token, section.deadline)
+    within = _SHARE_OF_INTERVAL * section.interval
+    asking = max(within - section.deadline, within / 2)
+    return ExporterAddress(section.url, token, section.deadline, asking)
 
 
 def _has_port(parts: SplitResult) -> bool:
@@ -88,16 +136,20 @@ def _has_port(parts: SplitResult) -> bool:
 
 
 def read_exporters(where: ExporterAddress, nodes: Collection[str]) -> dict[str, NodeAnswer]:
-    """Read the exporters of some nodes, and return each one's answer."""
+    """Read the exporters of some nodes, in their order, and return each one's answer."""
     return asyncio.run(_read_all(where, nodes))
 
 
 async def _read_all(where: ExporterAddress, nodes: Collection[str]) -> dict[str, NodeAnswer]:
     turns = asyncio.Semaphore(_AT_ONCE)
+    clock = asyncio.get_running_loop().time
+    end = clock() + where.asking
     secure = ssl.create_default_context() if where.url.startswith("https:") else None
 
     async def read(node: str) -> NodeAnswer:
         async with turns:
+            if clock() > end:
+                return NodeAnswer(error=_NOT_ASKED)
             return await _read_node(where, node, secure)
 
     answers = await asyncio.gather(*map(read, nodes))
@@ -198,9 +250,7 @@ def most_gpus(tres: str) -> int:
     """
     parts = parse_tres(tres).items()
     return gpu_count(tres) or sum(
-        int(count)
-        for name, count in parts
-        if name.startswith(("gres/shard", "gres/mps")) and count.isdecimal()
+        int(count) for name, count in parts if name.startswith(PARTS) and count.isdecimal()
     )
 
 

@@ -6,40 +6,33 @@ said, so nothing counts twice.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import Connection, and_, delete, or_, select
 
 from slurmkit.config.plugins import load_plugin
 from slurmkit.errors import BadConfig
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, JobWindow, NoSamples
-from slurmkit_accounting.gpu_use.samples import (
-    GpuName,
-    GpuReading,
-    plausible_counter,
-    plausible_memory,
-    plausible_share,
-    plausible_watts,
-)
+from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
+from slurmkit_accounting.gpu_use.samples import PARTS, GpuName, read_sample
 from slurmkit_accounting.gpu_use.store import delete_old_curves, store_uses
-from slurmkit_accounting.gpu_use.summaries import GpuUse
+from slurmkit_accounting.gpu_use.summaries import PROMETHEUS, RUNNING_IN_PROMETHEUS, GpuUse
 from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.gpu_use import gpu_curves, gpu_questions, gpu_use
-from slurmkit_accounting.ledger.schema.runs import runs
+from slurmkit_accounting.ledger.schema.runs import clusters, runs
 
-PROMETHEUS = "prometheus"
 _AT_ONCE = 100  # runs of one round
 _MOST_FAILURES = 3  # of one round
 _SETTLED = 60  # seconds after the end of a run until its last samples are there
-_PAUSE, _MOST_PAUSE = 60, 6 * 3600  # seconds until a question is asked again
-_GIVE_UP = 20  # failures in a row
-_GIVE_UP_WITHOUT_SAMPLES = 6  # two hours; nodes without an exporter will not have samples later
+_PAUSE, _MOST_PAUSE = 60, 86400  # seconds until a question is asked again
+_LEAST_SAMPLES = 4  # with fewer, an outage may be taken for the usual time between two
+_MOST_INTERVAL = 300  # seconds
+_CLEAN_EVERY, _CLEAN_SECONDS = 3600, 2 * 86400
 _BEGUN = "the service ended while it asked"
 _ROW = ("run_id", "asked", "failures", "again", "error")
 
@@ -85,13 +78,15 @@ class GpuHistoryReader:
         self._interval = interval
         self._ask_seconds = ask_days * 86400
         self._keep_seconds = keep_days * 86400
+        self._cleaned = -_CLEAN_EVERY
 
-    def run(self, now: int, check: Callable[[], None]) -> str:
-        """Ask for some runs; stop after some failures, since the source may be away.
+    def run(self, cluster: str, now: int, check: Callable[[], None]) -> str:
+        """Ask for some runs of a cluster; stop after some failures, since the source may be away.
 
         A source that has nothing about a run's nodes is there. `slurmkit doctor` names the query.
 
         Args:
+            cluster: name of the cluster whose metrics the source has.
             now: epoch seconds.
             check: raises when the service shall stop.
 
@@ -104,8 +99,11 @@ class GpuHistoryReader:
         failed: list[str] = []
         with self._open_ledger() as ledger:
             with ledger.transaction() as connection:
-                due = _runs_to_ask(connection, now, self._ask_seconds)
+                due = _runs_to_ask(connection, cluster, now, self._ask_seconds)
                 delete_old_curves(connection, now - self._keep_seconds)
+                if not 0 <= now - self._cleaned < _CLEAN_EVERY:
+                    delete_running_uses(connection, now)
+                    self._cleaned = now
             for run in due:
                 check()
                 with ledger.transaction() as connection:
@@ -115,11 +113,9 @@ class GpuHistoryReader:
                     uses = _read_uses(self._source, run, self._interval)
                 except Exception as error:  # noqa: BLE001 - whatever one run's answer holds, others follow
                     said = str(error) or type(error).__name__
-                    answered = isinstance(error, NoSamples)
-                    most = _GIVE_UP_WITHOUT_SAMPLES if answered else _GIVE_UP
                     with ledger.transaction() as connection:
-                        _record(connection, run, now, said, most)
-                    if not answered:
+                        _record(connection, run, now, said)
+                    if not isinstance(error, NoSamples):
                         failed.append(said)
                     if len(failed) >= _MOST_FAILURES:
                         break
@@ -146,22 +142,32 @@ def load_gpu_history(name: str) -> GpuHistory:
     return cast("GpuHistory", plugin())
 
 
-def _runs_to_ask(connection: Connection, now: int, seconds: int) -> list[RunToAsk]:
-    """Return ended runs with GPUs that are due, the newest first; those that failed come last."""
+def _runs_to_ask(connection: Connection, cluster: str, now: int, seconds: int) -> list[RunToAsk]:
+    """Return a cluster's ended runs with GPUs that are due, the newest first.
+
+    Those whose question has failed come last.
+    """
     columns = [runs.c[n] for n in ("id", "cluster_id", "job_id_raw", "node_list", "gpus")]
-    failures = gpu_questions.c.failures
+    failures, again, error = (gpu_questions.c[name] for name in ("failures", "again", "error"))
+    parts = [runs.c.alloc_tres.contains(name) for name in PARTS]
     query = (
         select(*columns, runs.c.start, runs.c.end, failures)
+        .join(clusters, clusters.c.id == runs.c.cluster_id)
         .outerjoin(gpu_questions, gpu_questions.c.run_id == runs.c.id)
         .where(
+            clusters.c.name == cluster,
             runs.c.end > now - seconds,
             runs.c.end <= now - _SETTLED,
             runs.c.start < runs.c.end,
-            runs.c.gpus > 0,
+            or_(runs.c.gpus > 0, *parts),
             runs.c.retracted.is_(None),
-            or_(gpu_questions.c.run_id.is_(None), gpu_questions.c.again <= now),
+            or_(
+                gpu_questions.c.run_id.is_(None),
+                again <= now,
+                and_(again.is_(None), error.is_not(None)),  # an earlier version gave up
+            ),
         )
-        .order_by(gpu_questions.c.again.is_not(None), runs.c.end.desc())
+        .order_by(again.is_not(None), again, runs.c.end.desc())
         .limit(_AT_ONCE)
     )
     return [
@@ -207,30 +213,23 @@ def _read_uses(source: GpuHistory, run: RunToAsk, interval: int) -> list[GpuUse]
         inside = [
             each for each in trace.samples if run.window.begin <= each.taken <= run.window.end
         ]
-        use.interval = max(use.interval, _usual_interval(inside, interval))
+        use.interval = max(use.interval, usual_interval(inside, interval))
         for sample in inside:
-            use.add(_reading(sample), shared=trace.shared)
+            use.add(read_sample(sample), shared=trace.shared)
     for use in uses.values():
         use.finish(run.window.end)
     return list(uses.values())
 
 
-def _usual_interval(samples: list[GpuSample], least: int) -> int:
-    """Return the usual time between two samples, at least `least` and at most 5 minutes."""
-    gaps = [after.taken - before.taken for before, after in pairwise(samples)]
-    return max(least, min(round(statistics.median(gaps)), 300)) if gaps else least
+def usual_interval(samples: Sequence[GpuSample], least: int) -> int:
+    """Return the usual time between two samples, at least `least` and at most 5 minutes.
 
-
-def _reading(sample: GpuSample) -> GpuReading:
-    percent = sample.utilisation
-    return GpuReading(
-        at=sample.taken,
-        utilisation=plausible_share(None if percent is None else percent / 100),
-        memory_mib=plausible_memory(sample.memory_used),
-        memory_total_mib=plausible_memory(sample.memory_total),
-        watts=plausible_watts(sample.watts),
-        joules=plausible_counter(sample.joules),
-    )
+    It is a short one of the times between them: the long ones may be outages.
+    """
+    if len(samples) < _LEAST_SAMPLES:
+        return least
+    gaps = sorted(after.taken - before.taken for before, after in pairwise(samples))
+    return max(least, min(round(gaps[len(gaps) // 4]), _MOST_INTERVAL))
 
 
 def _replace(connection: Connection, run_id: int, uses: list[GpuUse]) -> None:
@@ -242,11 +241,37 @@ def _replace(connection: Connection, run_id: int, uses: list[GpuUse]) -> None:
     store_uses(connection, uses, run_id=run_id, final=True)
 
 
-def _record(
-    connection: Connection, run: RunToAsk, now: int, error: str, most: int = _GIVE_UP
-) -> None:
-    """Record a question; with an error it is asked again, `most` times."""
+def delete_running_uses(connection: Connection, now: int) -> int:
+    """Delete what was read of runs that went on, once the answer about the whole run is there.
+
+    It waits until none of its samples is kept any more: a new summary may get the same row id.
+
+    Args:
+        connection: to the ledger.
+        now: epoch seconds.
+
+    Returns:
+        The number of summaries.
+    """
+    ended = select(runs.c.id).where(
+        runs.c.end > now - _CLEAN_SECONDS, runs.c.end <= now - 2 * KEPT_SECONDS
+    )
+    answered = select(gpu_use.c.run_id).where(
+        gpu_use.c.run_id.in_(ended), gpu_use.c.source == PROMETHEUS
+    )
+    old = connection.scalars(
+        select(gpu_use.c.id).where(
+            gpu_use.c.run_id.in_(answered), gpu_use.c.source == RUNNING_IN_PROMETHEUS
+        )
+    ).all()
+    connection.execute(delete(gpu_curves).where(in_values(connection, gpu_curves.c.use_id, old)))
+    connection.execute(delete(gpu_use).where(in_values(connection, gpu_use.c.id, old)))
+    return len(old)
+
+
+def _record(connection: Connection, run: RunToAsk, now: int, error: str) -> None:
+    """Record a question; with an error it is asked again, after growing pauses."""
     failures = run.failures + 1 if error else 0
-    pause = min(_PAUSE * 2 ** min(failures, 10), _MOST_PAUSE)
-    again = now + pause if error and failures < most else None
+    pause = min(_PAUSE * 2 ** min(failures, 20), _MOST_PAUSE)
+    again = now + pause if error else None
     replace_rows(connection, gpu_questions, _ROW, [(run.id, now, failures, again, error or None)])

@@ -13,7 +13,10 @@ from functools import lru_cache
 
 import msgspec
 
+from slurmkit.state.gpu_metrics import GpuSample
+
 PREFIX = "slurmkit_gpu_"
+PARTS = ("gres/shard", "gres/mps")  # TRES of parts of a GPU, as Slurm's accounting names them
 MOST_WATTS = 5000.0  # of one GPU; more is a wrong measurement
 _MOST_MIB = 2**24
 _MIB = 2**20
@@ -116,6 +119,19 @@ def plausible_memory(mebibytes: float | None) -> int | None:
 def plausible_counter(value: float | None) -> float | None:
     """Return a counter; None for a value that no counter has."""
     return value if value is not None and 0 <= value < 2**63 else None
+
+
+def read_sample(sample: GpuSample) -> GpuReading:
+    """Return the sample of a site's metrics as a reading."""
+    percent = sample.utilisation
+    return GpuReading(
+        at=sample.taken,
+        utilisation=plausible_share(None if percent is None else percent / 100),
+        memory_mib=plausible_memory(sample.memory_used),
+        memory_total_mib=plausible_memory(sample.memory_total),
+        watts=plausible_watts(sample.watts),
+        joules=plausible_counter(sample.joules),
+    )
 
 
 class PageError(ValueError):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, case, delete, distinct, func, select, text
+from sqlalchemy import ColumnElement, Connection, case, delete, distinct, func, select, text, update
 
 from slurmkit_accounting.gpu_use.recent import add_samples
 from slurmkit_accounting.gpu_use.samples import GpuName
@@ -217,6 +217,20 @@ def load_open_ids(
             for job, start, node, gpu, number in connection.execute(query)}  # fmt: skip
 
 
+def raise_interval(connection: Connection, cluster: int, source: str, interval: int) -> None:
+    """Let a sample cover so many seconds in a source's summaries whose runs have not ended."""
+    connection.execute(
+        update(gpu_use)
+        .where(
+            gpu_use.c.cluster_id == cluster,
+            gpu_use.c.source == source,
+            gpu_use.c.interval < interval,
+            text(NOT_LINKED),
+        )
+        .values(interval=interval)
+    )
+
+
 def link_ended_runs(connection: Connection) -> list[int]:
     """Link summaries to their runs, once the ledger has the end of the run: see `find_run`.
 
@@ -304,6 +318,7 @@ def load_measured_gpus(connection: Connection, run_ids: Collection[int]) -> dict
 class _OfSource(NamedTuple):
     """The sums of one source's summaries of one run; see `MeasuredGpus`."""
 
+    source: str
     samples: int
     measured_seconds: float
     used_seconds: float | None
@@ -324,6 +339,7 @@ def _sums_by_source(connection: Connection, run_ids: Collection[int]) -> Any:
     return (
         select(
             gpu_use.c.run_id,
+            gpu_use.c.source,
             func.sum(gpu_use.c.samples),
             func.sum(gpu_use.c.measured_seconds),
             func.sum(mean * gpu_use.c.measured_seconds),
@@ -339,8 +355,10 @@ def _sums_by_source(connection: Connection, run_ids: Collection[int]) -> Any:
 
 
 def _join_sources(sources: Sequence[_OfSource]) -> MeasuredGpus:
-    best = max(sources, key=lambda each: source_weight(each.samples, each.measured_seconds))
-    energy = max(sources, key=lambda each: each.energy_seconds)
+    best = max(
+        sources, key=lambda each: source_weight(each.source, each.samples, each.measured_seconds)
+    )
+    energy = max(sources, key=lambda each: source_weight(each.source, 1, each.energy_seconds))
     covered, used = best.measured_seconds, best.used_seconds or 0.0
     return MeasuredGpus(
         measured_seconds=covered,

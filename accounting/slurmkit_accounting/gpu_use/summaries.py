@@ -24,6 +24,10 @@ IDLE_BELOW = 0.01
 """A GPU is idle if its mean utilisation is below 1 %."""
 LEAST_COVERED = 0.5
 """A run of which less was measured is marked wherever its use is shown."""
+PROMETHEUS = "prometheus"
+RUNNING_IN_PROMETHEUS = "prometheus_running"
+"""Source of what was read while a run went on; see `slurmkit_accounting.gpu_use.running`."""
+_OF_RUNNING = 0.95  # a source that was read while the run went on must cover more than the others
 
 
 class GpuUse(msgspec.Struct, kw_only=True):
@@ -35,7 +39,8 @@ class GpuUse(msgspec.Struct, kw_only=True):
         start: the run's start, as Slurm says it.
         node: name of the node.
         gpu: names the GPU.
-        source: `exporter`, `prometheus` or `jobstats`.
+        source: `exporter`, `prometheus`, `jobstats`; `prometheus_running`: Prometheus as it was
+            asked while the run went on.
         interval: seconds between two samples, as configured.
         id: row id in the ledger; None before it is stored.
         run_id: row id of the run; None until the ledger has the end of the run.
@@ -213,17 +218,21 @@ class GpuUse(msgspec.Struct, kw_only=True):
         return zlib.compress(counts.tobytes(), 1)
 
 
-def source_weight(samples: int, measured_seconds: float) -> float:
+def source_weight(source: str, samples: int, measured_seconds: float) -> tuple[float, bool]:
     """Return how much a source's summaries of a run count: of several sources the largest does.
 
     A summary that another tool made does not say what it covers. It counts for half of the run, so
-    that samples of more than half go before it.
+    that samples of more than half go before it. What was read while a run went on counts only
+    where it covers clearly more than the answer about the whole run.
 
     Args:
+        source: see `GpuUse`.
         samples: number of samples; 0 for a summary that another tool made.
         measured_seconds: seconds that its values of utilisation cover, or claim to cover.
     """
-    return measured_seconds * (1 if samples else LEAST_COVERED)
+    is_final = source != RUNNING_IN_PROMETHEUS
+    factor = (1 if samples else LEAST_COVERED) * (1 if is_final else _OF_RUNNING)
+    return measured_seconds * factor, is_final
 
 
 def seconds_to_the_end(last: float, end: float, interval: int) -> float:

@@ -33,6 +33,7 @@ from slurmkit_accounting.ingest.node_events import (
     begin_of_events,
     read_node_events,
     record_node_events,
+    record_reading,
 )
 from slurmkit_accounting.ingest.retract import ExpectedRuns
 from slurmkit_accounting.ingest.steps import enter_steps, enter_summaries
@@ -79,6 +80,7 @@ class Ingested(msgspec.Struct, frozen=True):
         seconds: duration of the ingest.
         gone: number of runs that sacct no longer shows, as of this ingest. They still count.
         only: the one user whose runs were read; empty if all users' runs were.
+        no_outages: why the outages of nodes could not be read; empty if they were.
     """
 
     cluster: str
@@ -89,6 +91,7 @@ class Ingested(msgspec.Struct, frozen=True):
     seconds: float
     gone: int = 0
     only: str = ""
+    no_outages: str = ""
 
 
 class IngestSource(msgspec.Struct, frozen=True):
@@ -143,8 +146,8 @@ def ingest(
         )
         capacity = read_capacity(slurm)
         with ledger.transaction() as connection:
-            events_begin = begin_of_events(connection, current.cluster, window[0])
-        events = read_node_events(slurm, name, events_begin)
+            events_begin = begin_of_events(connection, current.cluster, name, window[0])
+        outages = read_node_events(slurm, name, events_begin)
         sacct = SacctReader(slurm, steps=steps, user=only)
         reading = _SacctIngest(ledger, current, window, progress)
         reading.enter(sacct.windows(reading.days))
@@ -155,11 +158,16 @@ def ingest(
             finish_ingest(connection, current, reading.total)
             if capacity is not None:
                 record_capacity(connection, current.cluster, capacity, started)
-            if events is not None:
-                record_node_events(connection, current.cluster, events, started)
+            if outages.events is not None:
+                record_node_events(
+                    connection, current.cluster, outages.events, started, outages.nodes
+                )
+            record_reading(connection, name, events_begin, started, outages.error)
             books_begin = load_spans(connection, current.cluster)[0].begin
         seconds = time.monotonic() - begun
-        return Ingested(name, window, reading.total, first, books_begin, seconds, gone, only)
+        return Ingested(
+            name, window, reading.total, first, books_begin, seconds, gone, only, outages.error
+        )
 
 
 def begin_of_reread(ledger: Ledger, slurm: SlurmCommands, seconds: int) -> int | None:

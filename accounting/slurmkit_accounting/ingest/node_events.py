@@ -7,16 +7,18 @@ run on the nodes for that, and the reasons of node_check.py name the GPU by its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from slurmkit.errors import SlurmError
 from slurmkit.formats.tres import gpu_count
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.ledger.coverage import load_spans
+from slurmkit_accounting.ledger.schema.notices import node_events_task, task_runs
 from slurmkit_accounting.ledger.schema.runs import node_events
 
 FIELDS = ("NodeName", "Start", "End", "State", "TRES", "User", "Reason")
@@ -24,6 +26,7 @@ FIELDS = ("NodeName", "Start", "End", "State", "TRES", "User", "Reason")
 # those that save power (`IDLE~`), start anew (`BOOT^`) or are maintained (`MAINT`).
 _OUT_OF_USE = ("DOWN", "DRAIN", "DRNG", "FAIL", "INVAL")
 _MOST = 2**63 - 1  # no database takes a larger number
+_NODES = ("scontrol", "--all", "--oneliner", "show", "node")
 
 
 class NodeEvent(NamedTuple):
@@ -48,23 +51,49 @@ class NodeEvent(NamedTuple):
     gpus: int | None
 
 
-def read_node_events(slurm: SlurmCommands, cluster: str, since: int) -> list[NodeEvent] | None:
+class NodeEventsAnswer(NamedTuple):
+    """What Slurm says of a cluster's nodes.
+
+    Attributes:
+        events: oldest first; None if slurmdbd does not show them.
+        nodes: names of the nodes that slurmctld knows; None if it does not say, or nobody asked.
+        error: why there are no events.
+    """
+
+    events: list[NodeEvent] | None
+    nodes: frozenset[str] | None = None
+    error: str = ""
+
+
+def read_node_events(slurm: SlurmCommands, cluster: str, since: int) -> NodeEventsAnswer:
     """Read the events of a cluster's nodes that did not end before a time, oldest first.
 
+    PrivateData=events hides them from all but operators.
+
     Args:
-        slurm: runs sacctmgr.
+        slurm: runs sacctmgr, and scontrol if an event lasts.
         cluster: name of the cluster.
         since: epoch seconds.
-
-    Returns:
-        None if slurmdbd does not show them: PrivateData=events hides them from all but operators.
     """
     wanted = [f"Clusters={cluster}", "Event=Node", f"Start=uts{since}"]
     argv = ["sacctmgr", "-nP", "show", "event", *wanted, f"Format={','.join(FIELDS)}"]
     try:
-        return parse_node_events(slurm.run(argv))
-    except SlurmError:
+        events = parse_node_events(slurm.run(argv))
+    except SlurmError as error:
+        return NodeEventsAnswer(None, error=str(error))
+    lasting = any(event.end is None for event in events)
+    return NodeEventsAnswer(events, _read_node_names(slurm) if lasting else None)
+
+
+def _read_node_names(slurm: SlurmCommands) -> frozenset[str] | None:
+    """Read the names of all nodes; None if slurmctld does not show all of them."""
+    try:
+        lines = slurm.run(_NODES).splitlines()
+    except SlurmError:  # as with PrivateData=nodes, for all but operators
         return None
+    found = [re.match(r"NodeName=(\S+)", line) for line in lines if line.strip()]
+    names = frozenset(match[1] for match in found if match is not None)
+    return names if names and None not in found else None
 
 
 def parse_node_events(text: str) -> list[NodeEvent]:
@@ -96,30 +125,67 @@ def _gpus(tres: str) -> int | None:
     return None
 
 
-def begin_of_events(connection: Connection, cluster: int, begin: int) -> int:
-    """Return the time from which to read events: all of the ledger's time if it has none yet.
+def begin_of_events(connection: Connection, cluster: int, name: str, begin: int) -> int:
+    """Return the time from which to read events: from where they were read last.
+
+    Without any, that is all of the ledger's time.
 
     Args:
         connection: to the ledger.
         cluster: its id in the ledger.
+        name: its name.
         begin: epoch seconds at which the window of the ingest begins.
     """
+    read_until = connection.scalar(select(task_runs.c.due).where(_of_reading(name)))
+    if read_until is not None:
+        return min(begin, int(read_until))
     mine = node_events.c.cluster_id == cluster
     if connection.scalar(select(node_events.c.id).where(mine).limit(1)) is not None:
         return begin
     return min([begin, *(span.begin for span in load_spans(connection, cluster))])
 
 
+def _of_reading(cluster: str) -> ColumnElement[bool]:
+    return task_runs.c.task == node_events_task(cluster)
+
+
+def record_reading(
+    connection: Connection, cluster: str, begin: int, now: int, error: str = ""
+) -> None:
+    """Record until when events were read; what could not be read now is read later.
+
+    Args:
+        connection: to the ledger, in a transaction.
+        cluster: its name.
+        begin: epoch seconds from which they were to be read.
+        now: epoch seconds at which they were read.
+        error: why they could not be read; empty if they were.
+    """
+    values = {"due": begin if error else now, "started": now, "ended": now, "error": error or None}
+    if not error:
+        values["well"] = now
+    of_this = _of_reading(cluster)
+    if connection.execute(update(task_runs).where(of_this).values(**values)).rowcount == 0:
+        connection.execute(insert(task_runs).values(task=node_events_task(cluster), **values))
+
+
 def record_node_events(
-    connection: Connection, cluster: int, events: Sequence[NodeEvent], now: int
+    connection: Connection,
+    cluster: int,
+    events: Sequence[NodeEvent],
+    now: int,
+    nodes: Collection[str] | None = None,
 ) -> None:
     """Store what has changed; an event that was open and is shown no more ended at some time.
+
+    slurmdbd never ends the event of a node that was taken out of slurm.conf, so it ends here.
 
     Args:
         connection: to the ledger, in a transaction.
         cluster: its id in the ledger.
         events: all that lasted at `now`, and others.
         now: epoch seconds at which they were read.
+        nodes: the nodes that slurmctld knows; None if it did not say.
     """
     of_cluster = node_events.c.cluster_id == cluster
     key = (node_events.c.node, node_events.c.start)
@@ -133,9 +199,10 @@ def record_node_events(
         )
     }
     shown = set()
-    for event in events:
-        shown.add((event.node, event.start))
-        row = known.get((event.node, event.start))
+    for each in events:
+        shown.add((each.node, each.start))
+        row = known.get((each.node, each.start))
+        event = _ended(each, None if row is None else row.end, now, nodes)
         if row is None:
             connection.execute(insert(node_events).values(cluster_id=cluster, **event._asdict()))
         elif tuple(getattr(row, name) for name in NodeEvent._fields) != event:
@@ -145,3 +212,18 @@ def record_node_events(
         if row.end is None and (node, start) not in shown:
             mine = (of_cluster, key[0] == node, key[1] == start)
             connection.execute(update(node_events).where(*mine).values(end=max(now, start)))
+
+
+def _ended(
+    event: NodeEvent, known_end: int | None, now: int, nodes: Collection[str] | None
+) -> NodeEvent:
+    """Return an event with its end: when its node was gone, if that was earlier.
+
+    An event of a node that is there again and still out of use goes on.
+    """
+    if event.end is None:
+        if nodes is None or event.node in nodes:
+            # While slurmctld does not say which nodes it knows, what has ended stays so.
+            return event if nodes is not None else event._replace(end=known_end)
+        return event._replace(end=max(now, event.start) if known_end is None else known_end)
+    return event if known_end is None else event._replace(end=min(event.end, known_end))

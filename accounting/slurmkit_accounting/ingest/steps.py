@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, select
 
+from slurmkit_accounting.gpu_use.exporters import most_gpus
 from slurmkit_accounting.gpu_use.jobstats import enter_blobs
 from slurmkit_accounting.gpu_use.store import MeasuredGpus, load_measured_gpus
 from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED
@@ -34,7 +35,7 @@ MEASURED_COLUMNS = (
     "gpu_mem_peak_mib",
     "gpu_idle_seconds",
 )
-_START, _END, _GPUS = map(UsageRun._fields.index, ("start", "end", "gpus"))
+_START, _END, _GPUS, _TRES = map(UsageRun._fields.index, ("start", "end", "gpus", "alloc_tres"))
 _COUNTED = UsageRun._fields.index(MEASURED_COLUMNS[0])
 _IN_USAGE = 4  # the usage tables have the first of `MEASURED_COLUMNS`, in their order
 _ALL = 1000
@@ -126,7 +127,8 @@ def _write_measured_use(connection: Connection, run_ids: Collection[int], rows: 
         seconds = end - start if start is not None and end is not None else 0
         after = combine_steps(of_run[run_id], gpus * seconds)
         if run_id in sampled:
-            after = _prefer_samples(after, sampled[run_id], gpus, seconds)
+            most = most_gpus(held[_TRES])
+            after = _prefer_samples(after, sampled[run_id], gpus, seconds, most)
         if after == (*held[_COUNTED:], gpu_mem, gpu_idle):
             continue
         changed.append((run_id, after))
@@ -182,22 +184,24 @@ def combine_steps(found: Sequence[StepRow], gpu_seconds: int) -> MeasuredUse:
 
 
 def _prefer_samples(
-    steps_use: MeasuredUse, sampled: MeasuredGpus, gpus: int, seconds: int
+    steps_use: MeasuredUse, sampled: MeasuredGpus, gpus: int, seconds: int, most: int
 ) -> MeasuredUse:
     """Take from the samples what they cover at least half of; the rest stays as the steps say.
 
     One rule for use, idle time and energy: what was measured stands for all of the run's GPUs and
     all of its time.
     Samples of more GPUs than the run held are wrong about some of them, so none is believed.
+    Of parts of GPUs (shard, MPS) only the memory counts: the run held no whole GPU-seconds.
 
     Args:
         steps_use: what the steps say.
         sampled: what the samples say.
-        gpus: number of GPUs that the run held.
+        gpus: number of whole GPUs that the run held.
         seconds: its run time; 0 while it runs.
+        most: on how many GPUs it may have been, also with parts of GPUs.
     """
     gpu_seconds = gpus * seconds
-    if sampled.gpus > gpus:
+    if sampled.gpus > max(gpus, most):
         return steps_use
     changed = {}
     if sampled.measured_seconds >= LEAST_COVERED * gpu_seconds > 0:

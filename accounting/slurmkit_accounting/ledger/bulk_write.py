@@ -1,4 +1,6 @@
-"""Write many rows at once: executemany on SQLite, COPY into a staging table on PostgreSQL.
+"""Write many rows at once: executemany on SQLite, COPY on PostgreSQL.
+
+COPY fills the table itself if all rows are new, else a staging table.
 
 Rows are positional. Values are given as the database stores them (see `schema.Unsigned64`).
 """
@@ -46,7 +48,11 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def insert_rows(connection: Connection, table: Table, columns: Sequence[str], rows: Rows) -> None:
-    """Insert rows that are new to the table."""
+    """Insert rows that are new to the table; any number of calls in one transaction."""
+    if rows and connection.dialect.name == "postgresql":
+        # A staging table for each call would hold its locks until the end of the transaction.
+        _copy(connection, table.name, columns, rows)
+        return
     _put_rows(connection, _InsertTarget(table, columns), rows)
 
 
@@ -246,11 +252,19 @@ def _stage(
         f"CREATE TEMPORARY TABLE {staged} ON COMMIT DROP AS"  # noqa: S608
         f" SELECT {names} FROM {table.name} WITH NO DATA"
     )
+    _copy(connection, staged, columns, rows)
+    return staged
+
+
+def _copy(
+    connection: Connection, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Copy rows into a table of PostgreSQL."""
+    names = ", ".join(map(_quoted, columns))
     driver: Any = connection.connection
-    with driver.cursor() as cursor, cursor.copy(f"COPY {staged} ({names}) FROM STDIN") as copy:
+    with driver.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)
-    return staged
 
 
 def _on_key(table: Table, columns: Sequence[str], rule: str) -> str:

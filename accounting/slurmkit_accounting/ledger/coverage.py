@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select
 
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import spans
 
 
@@ -21,7 +22,13 @@ class CoveredSpan(NamedTuple):
 def load_spans(connection: Connection, cluster: int) -> list[CoveredSpan]:
     """Load the spans that were read in full, earliest first."""
     query = select(spans.c.begin, spans.c.finish).where(spans.c.cluster_id == cluster)
-    return [CoveredSpan(*row) for row in connection.execute(query.order_by(spans.c.begin))]
+    ordered = query.order_by(spans.c.begin)
+    stored = once(
+        connection,
+        ("spans", cluster),
+        lambda: [CoveredSpan(*row) for row in connection.execute(ordered)],
+    )
+    return list(stored)
 
 
 def load_gaps(connection: Connection, cluster: int) -> list[CoveredSpan]:

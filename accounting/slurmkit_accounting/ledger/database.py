@@ -1,4 +1,7 @@
-"""Open the database of a ledger: create and migrate it for writers, check it for readers."""
+"""Open the database of a ledger: create and migrate it for writers, check it for readers.
+
+A page with several reports may keep what it reads until it is complete, see `reading_once`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import os
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, inspect, text
 
 from slurmkit.config.extras import missing_extra
-from slurmkit.errors import LedgerError
+from slurmkit.errors import LedgerError, NoLedger
 from slurmkit_accounting.ledger.database_errors import (
     translate_database_errors,
     translate_file_errors,
@@ -27,7 +32,7 @@ from slurmkit_accounting.ledger.location import (
     refuse_network_filesystem,
 )
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
-from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE
+from slurmkit_accounting.ledger.schema import REVISION, VERSION_TABLE, metadata
 
 if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
@@ -42,6 +47,10 @@ _FOR_WRITERS = (
     "temp_store=MEMORY",
 )  # fmt: skip
 _CONNECT_SECONDS = 10
+_engines: dict[tuple[URL, bool], Engine] = {}
+_MOST_ENGINES = 8
+_remembered: ContextVar[dict[Hashable, Any] | None] = ContextVar("remembered", default=None)
+ValueT = TypeVar("ValueT")
 
 
 class Ledger:
@@ -151,12 +160,57 @@ def open_for_reading(db: str | None = None) -> Iterator[Ledger]:
 
 
 @contextmanager
+def open_database(url: URL) -> Iterator[Ledger]:
+    """Open a database read-only, whether there is a ledger in it or not; a file must exist.
+
+    Raises:
+        LedgerError: when it cannot be opened.
+    """
+    with _open_engine(url, read_only=True) as ledger:
+        yield ledger
+
+
+def database_schema(connection: Connection, source: str) -> str | None:
+    """Return the schema of the ledger in a database; None for an empty database.
+
+    Raises:
+        LedgerError: when there is something else in it, or a ledger with a newer schema.
+    """
+    version = _version(connection)
+    if version is None:
+        _refuse_foreign(connection, source)
+    elif version > REVISION:
+        raise _too_new_error(source)
+    return version
+
+
+@contextmanager
 def _open_engine(url: URL, *, read_only: bool = False) -> Iterator[Ledger]:
-    ledger = Ledger(_sqlite(url, read_only) if is_sqlite(url) else _postgresql(url, read_only))
+    engine = copy(_engine_of(url, read_only))
+    engine.pool = engine.pool.recreate()  # connections are of this opening alone
+    ledger = Ledger(engine)
     try:
         yield ledger
     finally:
         ledger.close()
+
+
+def _engine_of(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
+    """Return the engine that is copied at each opening, so that the copies share compiled queries.
+
+    A service opens its ledger for each query and each round, and to compile what these run takes
+    longer than to run it. The first connection is made here: it tells all copies how to talk to
+    the server.
+    """
+    if (known := _engines.get((url, read_only))) is not None:
+        return known
+    engine = _sqlite(url, read_only) if is_sqlite(url) else _postgresql(url, read_only)
+    with translate_database_errors(describe_url(url)):
+        engine.connect().close()
+    engine.dispose()
+    if len(_engines) >= _MOST_ENGINES:
+        _engines.clear()
+    return _engines.setdefault((url, read_only), engine)
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:  # noqa: FBT001
@@ -244,18 +298,22 @@ def _migrate(ledger: Ledger, *, asked: bool) -> LedgerUpgrade:
                 return LedgerUpgrade(version, None)
             in_file = connection.dialect.name == "sqlite"
             copy = _copy_file(Path(ledger.source), str(version)) if in_file else None
-            _upgrade(connection)
+            upgrade_schema(connection)
         if copy is not None:
             _delete_other_copies(Path(ledger.source), copy)
     return LedgerUpgrade(version, None if copy is None else str(copy))
 
 
 def _create(connection: Connection, source: str) -> None:
+    _refuse_foreign(connection, source)
+    upgrade_schema(connection)
+
+
+def _refuse_foreign(connection: Connection, source: str) -> None:
     if inspect(connection).get_table_names():
         raise LedgerError(
             f"{source} is a database, but not a ledger; name another with --db or SLURMKIT_DB"
         )
-    _upgrade(connection)
 
 
 def _copy_file(path: Path, version: str) -> Path:
@@ -287,15 +345,40 @@ def _delete_other_copies(path: Path, newest: Path) -> None:
                 other.unlink()
 
 
-def _upgrade(connection: Connection) -> None:
-    from alembic import command, config  # noqa: PLC0415 - only writers need it
+def recreate_schema(connection: Connection, revision: str) -> None:
+    """Drop the tables of a ledger, no others, and make those of an older schema.
+
+    Args:
+        connection: to an empty ledger.
+        revision: the older schema, for example `0016`.
+
+    Raises:
+        LedgerError: when there is no such schema.
+    """
+    present = MetaData()
+    own = {VERSION_TABLE, *metadata.tables}
+    present.reflect(connection, only=lambda name, _: name in own)
+    present.drop_all(connection)
+    upgrade_schema(connection, revision)
+
+
+def upgrade_schema(connection: Connection, revision: str = "head") -> None:
+    """Run the migrations up to a schema, in the transaction of the connection.
+
+    Raises:
+        LedgerError: when there is no such schema.
+    """
+    from alembic import command, config, util  # noqa: PLC0415 - only writers need it
 
     settings = config.Config()
     settings.set_main_option("script_location", "slurmkit_accounting:migrations")
     settings.attributes["connection"] = connection
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        command.upgrade(settings, "head")
+        try:
+            command.upgrade(settings, revision)
+        except util.CommandError as error:
+            raise LedgerError(f"there is no schema {revision} of a ledger") from error
 
 
 def _version(connection: Connection) -> str | None:
@@ -318,9 +401,7 @@ def _check_version(version: str | None, source: str) -> None:
 
 
 def _no_ledger_error(source: str) -> LedgerError:
-    return LedgerError(
-        f"there is no ledger at {source} yet; create it with: slurmkit ledger ingest"
-    )
+    return NoLedger(f"there is no ledger at {source} yet; create it with: slurmkit ledger ingest")
 
 
 def _too_new_error(source: str) -> LedgerError:
@@ -328,3 +409,33 @@ def _too_new_error(source: str) -> LedgerError:
         f"the ledger {source} was made by a newer slurmkit (its schema is newer than {REVISION});"
         " upgrade slurmkit"
     )
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Remember what this thread reads with `once` until the end of the `with` block.
+
+    Several reports of one page need the same from the ledger. Outside of the block everything is
+    read each time: a report shows the ledger as it is. Inside, nothing may change the ledger in
+    this thread.
+    """
+    before = _remembered.get()
+    _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.set(before)
+
+
+def once(connection: Connection, name: Hashable, load: Callable[[], ValueT]) -> ValueT:
+    """Return what `load` returns; within `reading_once` it is called once for a name.
+
+    Nobody may change the value.
+    """
+    remembered = _remembered.get()
+    if remembered is None:
+        return load()
+    key = (id(connection.engine), name)
+    if key not in remembered:
+        remembered[key] = load()
+    return cast("ValueT", remembered[key])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from slurmkit.config.paths import lock_file, open_lock_file
 from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger.database_errors import translate_database_errors
 
@@ -36,21 +36,19 @@ def hold_ledger_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
 
 @contextmanager
 def _file_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
-    path = f"{ledger.source}.{task}-lock"
+    path = Path(f"{ledger.source}.{task}-lock")
     try:
-        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        lock = open_lock_file(path)
     except OSError as error:
         raise _lock_error(path, error) from error
-    try:
+    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy_error(ledger, task) from None
+            free = lock_file(lock)
         except OSError as error:
             raise _lock_error(path, error) from error
+        if not free:
+            raise _busy_error(ledger, task)
         yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager
@@ -73,7 +71,7 @@ def _advisory_lock(ledger: LockableLedger, task: str) -> Iterator[None]:
         connection.close()
 
 
-def _lock_error(path: str, error: OSError) -> LedgerError:
+def _lock_error(path: Path, error: OSError) -> LedgerError:
     return LedgerError(f"cannot lock the ledger with {path}: {error.strerror}")
 
 

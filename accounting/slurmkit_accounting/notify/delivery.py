@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 
 from slurmkit.errors import MaybeSent, SlurmkitError
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.plugins import Notice
 
 
@@ -33,8 +33,8 @@ class NoticeKey(msgspec.Struct, frozen=True):
     """The key of a notice that is sent once: kind, subject and recipient.
 
     Attributes:
-        kind: `month`, `budget` or `reclaim`.
-        about: the month, the budget and the share used, or the cluster and the act.
+        kind: `month`, `budget`, `allocation` or `reclaim`.
+        about: the month, the budget or allocation and the share used, or the cluster and the act.
         whom: the recipient: a directory id, or notifier and PI.
     """
 

@@ -1,18 +1,15 @@
 """What a mail says about a job or array that has ended: the words of `slurmkit why`, and its use.
 
 The service reads a job's log only where its own account may, and only if the file belongs to the
-job's owner: a user could put a link to a file of the service in the place of the log.
+job's owner: a user could put a link to a file of the service in the place of the log. It does not
+wait for a log on a file system that hangs (`owners_files.py`).
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import BinaryIO
 
 from sqlalchemy import select
 
@@ -25,11 +22,11 @@ from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.lookup import WORST_FIRST, count_states, merge_parts, read_database_runs
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.slurm.machine import LocalMachine, open_regular_file
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter, short_name
+from slurmkit_accounting.notify.owners_files import NO_ANSWER, FileReader, OwnersFiles
 from slurmkit_accounting.notify.run_summary import (
     EndedRun,
     RunSummary,
@@ -65,39 +62,17 @@ def state_words(state: str) -> str:
     return _TITLES.get(state.lower(), state.lower())
 
 
-class OwnersFiles(LocalMachine):
-    """This machine as one user has it: only files of that user can be opened."""
-
-    is_here = False  # whether *the user* could read or write something is not known here
-
-    def __init__(self, user: str, uid: int | None) -> None:
-        self._user = user
-        self._uid = uid
-
-    @property
-    def user(self) -> str:
-        """See `Machine.user`."""
-        return self._user
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a regular file that belongs to the user.
-
-        Raises:
-            OSError: when it is somebody else's, no regular file, or cannot be opened.
-        """
-        file = open_regular_file(Path(path))
-        if os.fstat(file.fileno()).st_uid != self._uid:
-            file.close()
-            raise PermissionError(errno.EACCES, "it does not belong to the job's owner", path)
-        return file
+def _of_tasks(state: str, number: int) -> str:
+    words = state_words(state)
+    return words if number == 1 else words.replace("was ", "were ", 1)
 
 
 class OwnersSlurm:
     """Slurm's commands, as if the owner of an event's job ran them on this machine."""
 
-    def __init__(self, slurm: SlurmCommands, event: JobEvent) -> None:
+    def __init__(self, slurm: SlurmCommands, event: JobEvent, reader: FileReader) -> None:
         self._slurm = slurm
-        self.machine = OwnersFiles(event.user, event.uid)
+        self.machine = OwnersFiles(event.user, event.uid, reader)
 
     @property
     def calls(self) -> int:
@@ -130,9 +105,13 @@ class EndedJobs:
         slurm: runs Slurm's commands.
         cluster: name of the cluster that they ask; jobs of another one are not explained.
         zone: time zone of the times in mails, and of the days from which prices hold.
+        reader: reads the logs.
     """
 
-    def __init__(self, ledger: Ledger, slurm: SlurmCommands, cluster: str, zone: Zone) -> None:
+    def __init__(
+        self, ledger: Ledger, slurm: SlurmCommands, cluster: str, zone: Zone, reader: FileReader
+    ) -> None:
+        self.reader = reader
         self._ledger = ledger
         self._slurm = slurm
         self._cluster = cluster
@@ -160,13 +139,16 @@ class EndedJobs:
         if event.cluster != self._cluster:
             return None
         try:
-            return explain_end(Cluster(OwnersSlurm(self._slurm, event)), job_id).ended
+            return explain_end(Cluster(self._owners(event)), job_id).ended
         except _AWAY:
             if time.time() < event.at + _PATIENCE_SECONDS:
                 raise
             return None
         except SlurmkitError:
             return None
+
+    def _owners(self, event: JobEvent) -> OwnersSlurm:
+        return OwnersSlurm(self._slurm, event, self.reader)
 
     def job_letter(self, event: JobEvent, ended: EndedRun | None) -> JobLetter:
         """Return what a mail says about one job that has ended."""
@@ -183,6 +165,7 @@ class EndedJobs:
             advice=found.advice if found else "",
             details=found.details if found else (),
             first_error=found.first_error.text if found and found.first_error else "",
+            log_trouble=found.log_trouble if found and NO_ANSWER in found.log_trouble else "",
             facts=self._facts(event, ended),
             summary=self.summary(event.cluster, [ended]) if ended else RunSummary(),
             command=f"slurmkit why {event.job_id}" if bad else f"slurmkit job {event.job_id}",
@@ -217,7 +200,9 @@ class EndedJobs:
         ended = [run for each in found_runs if (run := latest_run(each, since)) is not None]
         failures = tuple(self._failure(event, info) for info in bad[:_MOST_FAILURES])
         failed = sum(number for state, number in tally.items() if state != _ENDED_WELL)
-        states = ", ".join(f"{number:,} {state_words(state)}" for state, number in tally.items())
+        states = ", ".join(
+            f"{number:,} {_of_tasks(state, number)}" for state, number in tally.items()
+        )
         name = short_name(event.facts.get("name", ""))
         so_far = "" if is_over else ", the others have not ended yet"
         return JobLetter(

@@ -8,13 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, delete, select, text, update
+from sqlalchemy import Connection, delete, not_, or_, select, text, update
 
 from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.job_mail import WAITING, job_events
-from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.ledger.schema.notices import WAITING, job_events, mailings
 from slurmkit_accounting.notify.notices import KIND
 from slurmkit_accounting.notify.spool import JobEvent, read_spool
 
@@ -38,6 +37,10 @@ class WaitingEvent(msgspec.Struct, frozen=True):
     row: int
     event: JobEvent
     mailing: str | None = None
+
+
+class EventsTakenError(Exception):
+    """Events are in another mail, as when their user has just chosen other mails."""
 
 
 class TakenOver(msgspec.Struct):
@@ -100,10 +103,30 @@ def store_events(connection: Connection, events: Iterable[JobEvent]) -> None:
         insert_missing(connection, job_events, _COLUMNS, rows)
 
 
-def load_waiting_events(connection: Connection) -> list[WaitingEvent]:
-    """Load the events that wait for their mail, in the order in which they came."""
+def load_waiting_users(connection: Connection) -> list[tuple[int | None, str]]:
+    """Load uid and name of the users who have events that wait for their mail."""
+    query = select(job_events.c.uid, job_events.c.user).where(text(WAITING)).distinct()
+    return [(uid, user) for uid, user in connection.execute(query)]
+
+
+def load_waiting_events(
+    connection: Connection, *, but_new_of: Collection[str] = (), but_begun: str | None = None
+) -> list[WaitingEvent]:
+    """Load the events that wait for their mail, in the order in which they came.
+
+    Args:
+        connection: to the ledger.
+        but_new_of: without the events of these users that are in no mail yet.
+        but_begun: without the events in mails whose name begins so.
+    """
     columns = (job_events.c.id, job_events.c.mailing, *(job_events.c[name] for name in _COLUMNS))
     query = select(*columns).where(text(WAITING)).order_by(job_events.c.id)
+    mailing = job_events.c.mailing
+    if but_new_of:
+        of_them = in_values(connection, job_events.c.user, but_new_of)
+        query = query.where(or_(mailing.is_not(None), not_(of_them)))
+    if but_begun is not None:
+        query = query.where(or_(mailing.is_(None), not_(mailing.startswith(but_begun))))
     return [
         WaitingEvent(
             row.id,
@@ -118,9 +141,16 @@ def load_waiting_events(connection: Connection) -> list[WaitingEvent]:
 
 
 def begin_mailing(connection: Connection, rows: Collection[int], mailing: str) -> None:
-    """Record with which mail events are sent, before it is tried for the first time."""
+    """Record with which mail events are sent, before it is tried for the first time.
+
+    Raises:
+        EventsTakenError: when one of them is in another mail by now; roll the transaction back.
+    """
     of_these = in_values(connection, job_events.c.id, rows)
-    connection.execute(update(job_events).where(of_these).values(mailing=mailing))
+    free = (of_these, job_events.c.mailing.is_(None), text(WAITING))
+    changed = connection.execute(update(job_events).where(*free).values(mailing=mailing))
+    if changed.rowcount != len(set(rows)):
+        raise EventsTakenError
 
 
 def finish_events(connection: Connection, rows: Collection[int]) -> None:

@@ -48,6 +48,7 @@ class JobLetter(msgspec.Struct, frozen=True, kw_only=True):
         advice: what to do.
         details: further facts, a line each.
         first_error: the most telling line of its log; empty if the service could not read it.
+        log_trouble: why its log could not be read, where that is nothing usual.
         facts: name and value of what else is known, as texts.
         tally: number of tasks by state, of an array.
         failures: the first tasks that failed.
@@ -61,6 +62,7 @@ class JobLetter(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     details: tuple[str, ...] = ()
     first_error: str = ""
+    log_trouble: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     tally: Mapping[str, int] = {}
     failures: tuple[FailedPart, ...] = ()
@@ -102,6 +104,9 @@ def letter_as_text(letter: JobLetter) -> str:
     said = [f"{printable(letter.words)}."] * bool(letter.words)
     said += [f"What to do: {printable(letter.advice)}."] * bool(letter.advice)
     said += [f"First error in its log: {printable(letter.first_error)}"] * bool(letter.first_error)
+    said += [f"Its log could not be read: {printable(letter.log_trouble)}"] * bool(
+        letter.log_trouble
+    )
     said += [f"  {printable(each)}" for each in letter.details]
     failed = [f"  {each.job_id}: {printable(each.words)}" for each in letter.failures]
     failed += [f"  and {letter.more_failures:,} more"] * bool(letter.more_failures)
@@ -122,7 +127,7 @@ def letter_as_text(letter: JobLetter) -> str:
 def letter_as_html(letter: JobLetter) -> str:
     """Return the mail as a self-contained HTML page."""
     total = sum(letter.tally.values())
-    return _template("job.html").render(
+    return mail_template("job.html").render(
         letter=letter,
         bars=[(use, _percent(use.share), _colour(use)) for use in letter.summary.uses],
         tally=[
@@ -149,7 +154,7 @@ def digest_as_text(lines: list[DigestLine], title: str) -> str:
 
 def digest_as_html(lines: list[DigestLine], title: str) -> str:
     """Return the mail of a day as a self-contained HTML page."""
-    return _template("digest.html").render(lines=lines, title=title, short_name=short_name)
+    return mail_template("digest.html").render(lines=lines, title=title, short_name=short_name)
 
 
 def outcome_colour(state: str) -> str:
@@ -184,7 +189,8 @@ def _colour(use: UseLine) -> str:
 
 
 @cache
-def _template(name: str) -> Template:
+def mail_template(name: str) -> Template:
+    """Load a template of a mail; all that it shows is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  on use
 
     environment = Environment(

@@ -25,15 +25,17 @@ from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.config import JobMailSection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
-from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.notify.ended_job import EndedJobs, state_words
 from slurmkit_accounting.notify.job_events import (
+    EventsTakenError,
     WaitingEvent,
     begin_mailing,
     finish_events,
     forget_finished,
     load_waiting_events,
+    load_waiting_users,
     take_over,
 )
 from slurmkit_accounting.notify.job_letter import (
@@ -47,8 +49,15 @@ from slurmkit_accounting.notify.job_letter import (
 )
 from slurmkit_accounting.notify.mail import check_address
 from slurmkit_accounting.notify.mail_settings import MailSettings, settings_of
-from slurmkit_accounting.notify.mailings import ENDS, Mailing, MailingPlan
+from slurmkit_accounting.notify.mailings import (
+    ENDS,
+    OF_THE_DAY,
+    Mailing,
+    MailingPlan,
+    is_of_the_day,
+)
 from slurmkit_accounting.notify.notices import KIND, mail_address_of
+from slurmkit_accounting.notify.owners_files import FileReader
 from slurmkit_accounting.notify.spool import EventKind, JobEvent
 from slurmkit_accounting.plugins import Notice, Notifier, notifier
 
@@ -93,12 +102,12 @@ class RoundResult(msgspec.Struct):
         self.to_try_again += 1
         self.why = self.why or why
 
-    def words(self) -> str:
-        """Return that in one line; empty if there is nothing to tell."""
-        told = [f"{self.sent} mails sent"] if self.sent else []
-        told += [f"{self.damaged} damaged files removed from the spool"] * bool(self.damaged)
-        told += [f"given up: {each}" for each in self.given_up]
-        return "; ".join(told)
+    def summary(self) -> str:
+        """Return one line about the round; empty if nothing happened."""
+        parts = [f"{self.sent} mails sent"] if self.sent else []
+        parts += [f"{self.damaged} damaged files removed from the spool"] * bool(self.damaged)
+        parts += [f"given up: {each}" for each in self.given_up]
+        return "; ".join(parts)
 
 
 class JobMailer:
@@ -129,6 +138,7 @@ class JobMailer:
         self._notifiers: dict[str, Notifier] = {}
         self._again: dict[str, _Retry] = {}
         self._forgotten = 0  # when, epoch seconds
+        self._reader = FileReader()
 
     def run(self, now: int | None = None) -> str:
         """Take over the spool and send the mails that are due.
@@ -149,7 +159,7 @@ class JobMailer:
         with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job mail"):
             taken = take_over(ledger, Path(self._section.spool))
             self._forget(ledger, moment)
-            at_once, _ = self._wanted(ledger)
+            at_once, _ = self._wanted(ledger, only_at_once=True)
             jobs, plan = self._readers(ledger)
             due = plan.at_once(at_once, moment)
             result = self._send_all(ledger, jobs, due, moment, most=_MOST_MAILS)
@@ -159,9 +169,13 @@ class JobMailer:
         return _said(result)
 
     def digest(self, now: int | None = None) -> str:
-        """Send the mail of the day to everybody who wants one; see `run`."""
+        """Send the mail of the day to everybody who wants one; see `run`.
+
+        It may run beside `run` of another object, so that no mail waits for thousands of others:
+        an event belongs to whoever has recorded its mail first.
+        """
         moment = int(time.time()) if now is None else now
-        with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job mail"):
+        with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job digest"):
             take_over(ledger, Path(self._section.spool))
             _, daily = self._wanted(ledger)
             jobs, plan = self._readers(ledger)
@@ -177,17 +191,31 @@ class JobMailer:
     def _readers(self, ledger: Ledger) -> tuple[EndedJobs, MailingPlan]:
         self._notifiers = {}  # they read their settings anew
         self._cluster = self._cluster or read_slurm_config(self._slurm).cluster_name or ""
-        jobs = EndedJobs(ledger, self._slurm, self._cluster, self._zone)
+        jobs = EndedJobs(ledger, self._slurm, self._cluster, self._zone, self._reader)
         return jobs, MailingPlan(jobs, self._slurm, self._section)
 
-    def _wanted(self, ledger: Ledger) -> tuple[list[WaitingEvent], list[WaitingEvent]]:
-        """Return the events for mails at once and for the mail of a day; finish all others."""
+    def _wanted(
+        self, ledger: Ledger, *, only_at_once: bool = False
+    ) -> tuple[list[WaitingEvent], list[WaitingEvent]]:
+        """Return the events for mails at once and for the mail of a day; finish all others.
+
+        Args:
+            ledger: open for writing.
+            only_at_once: load no events that wait for the mail of the day, which may be very many.
+        """
         at_once: list[WaitingEvent] = []
         daily: list[WaitingEvent] = []
         unwanted: list[int] = []
         known: dict[tuple[int | None, str], MailSettings] = {}
         with ledger.transaction() as connection:
-            for each in load_waiting_events(connection):
+            later: set[str] = set()
+            if only_at_once:
+                for who in load_waiting_users(connection):
+                    known[who] = settings_of(connection, *who)
+                at_once_too = {user for (_, user), each in known.items() if each.mails != "daily"}
+                later = {user for _, user in known} - at_once_too
+            begun = OF_THE_DAY if only_at_once else None
+            for each in load_waiting_events(connection, but_new_of=later, but_begun=begun):
                 event = each.event
                 who = (event.uid, event.user)
                 if who not in known:
@@ -196,10 +224,13 @@ class JobMailer:
                 never = settings.mails == "never" or (
                     settings.about == "failures" and event.kind not in _BAD
                 )
+                is_daily = is_of_the_day(each) or (
+                    each.mailing is None and settings.mails == "daily"
+                )
                 if never or (settings.mails == "daily" and event.kind in _NOT_IN_DIGEST):
                     unwanted.append(each.row)
                 else:
-                    (daily if settings.mails == "daily" else at_once).append(each)
+                    (daily if is_daily else at_once).append(each)
             finish_events(connection, unwanted)
         return at_once, daily
 
@@ -243,10 +274,13 @@ class JobMailer:
 
     def _send(self, ledger: Ledger, jobs: EndedJobs, mailing: Mailing, result: RoundResult) -> str:
         """Send one mail by all notifiers; return why one of them could not, empty if all could."""
-        with ledger.transaction() as connection:
-            to, trouble = _recipients(connection, mailing.first)
-            if mailing.events[0].mailing is None:
-                begin_mailing(connection, mailing.rows, mailing.about)
+        try:
+            with ledger.transaction() as connection:
+                to, trouble = _recipients(connection, mailing.first)
+                if mailing.events[0].mailing is None:
+                    begin_mailing(connection, mailing.rows, mailing.about)
+        except EventsTakenError:
+            return ""
         if not to and self._section.by == ("mail",):
             self._give_up(ledger, mailing, trouble, result)
             return ""
@@ -294,10 +328,10 @@ class JobMailer:
 
 def _said(result: RoundResult) -> str:
     if not result.to_try_again:
-        return result.words()
-    told = f"; {result.words()}" if result.words() else ""
+        return result.summary()
+    sent = f"; {result.summary()}" if result.summary() else ""
     why = f", the first: {result.why}" if result.why else ""
-    raise NotSent(f"{result.to_try_again} mails are to be tried again{why}{told}")
+    raise NotSent(f"{result.to_try_again} mails are to be tried again{why}{sent}")
 
 
 def _of(mailing: Mailing) -> str:

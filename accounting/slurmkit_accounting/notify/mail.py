@@ -9,16 +9,16 @@ import hashlib
 import re
 import smtplib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
 
-from slurmkit.config.files import load_section
+from slurmkit.config.files import load_section, read_secret_file
 from slurmkit.errors import BadConfig, BadInput, MaybeSent, NotSent
 from slurmkit.formats.display import printable
-from slurmkit_accounting.config import MailSection, read_secret_file
+from slurmkit_accounting.config import MailSection
 from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.format import footer_lines
@@ -59,6 +59,17 @@ class Mail:
         message = compose(self.section, notice)
         with _connected_server(self.section) as server:
             _hand_over(server, self.section.sender, notice.to, message)
+
+
+def check_server(section: MailSection) -> None:
+    """Connect to the mail server, encrypted and logged in as for a mail; send nothing.
+
+    Raises:
+        BadConfig: when a file that the section names cannot be read.
+        NotSent: when the server cannot be reached, verified or logged in to.
+    """
+    with _connected_server(section) as server, _errors_as_not_sent(section):
+        _check_reply(server.noop(), "NOOP")
 
 
 def compose(section: MailSection, notice: Notice) -> EmailMessage:
@@ -213,8 +224,8 @@ def report_as_html(report: Report) -> str:
     return render_report(report, "html").decode()
 
 
-def report_as_text(report: Report, title: str) -> str:
-    """Return the report as plain text: title, table, and the lines about its data."""
+def report_as_text(report: Report, title: str, lead: Sequence[str] = ()) -> str:
+    """Return the report as plain text: title, `lead`, table, and the lines about its data."""
     columns = table_columns(report)
     right = [column.kind != "text" for column in columns]
     total = text_total(report, columns)
@@ -234,4 +245,5 @@ def report_as_text(report: Report, title: str) -> str:
         return "  ".join(padded).rstrip()
 
     notes = [printable(text) for text in footer_lines(report.meta)]
-    return "\n".join((title, "", *map(line, rows), "", *notes, ""))
+    first = [*map(printable, lead), ""] if lead else []
+    return "\n".join((title, "", *first, *map(line, rows), "", *notes, ""))

@@ -18,7 +18,7 @@ from slurmkit.config.files import load_section
 from slurmkit.errors import BadInput
 from slurmkit_accounting.config import JobMailSection
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.job_mail import mail_settings
+from slurmkit_accounting.ledger.schema.notices import mail_settings
 from slurmkit_accounting.remote.served import also_remote, changes_remote
 
 Mails = Literal["each", "daily", "never"]

@@ -6,7 +6,7 @@ also by a service that was killed, is then the same mail about the same events.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -25,12 +25,15 @@ from slurmkit_accounting.notify.spool import EventKind, JobEvent
 
 ENDS: frozenset[EventKind] = frozenset(("end", "fail"))
 _GATHER_SECONDS = 600  # in which the same news of an array's tasks are one mail
+_QUIET_SECONDS = 60  # without a further end of an array's tasks, before its mail
 _MOST_OF_USER = 20  # mails for one user in a round; more become one, as the mail of a day
 _SEVERAL = "several/"
+_DAY = "day/"  # a mail of the day
 
 _Groups = dict[tuple[object, ...], list[WaitingEvent]]
 _Runs = dict[tuple[str, int], list[EndedRun]]
 _UsersArrays = set[tuple[str, str]]  # user and array
+_OfUser = dict[tuple[str, str], list["Mailing"]]  # by user and address
 
 
 class Mailing(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,30 +85,31 @@ class MailingPlan:
         self._section = section
 
     def at_once(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
-        """Yield the mails that are due; of a user with very many of them one for all."""
+        """Yield the mails that are due: in turn one for each user, in the order of the events.
+
+        So a user with very many mails delays nobody else's. Of very many jobs of a user, there is
+        one mail for all.
+        """
         begun, fresh = _split(waiting)
-        yield from self._begun(begun)
-        yield from self._news(fresh, now)
-        of_user: dict[tuple[str, str], list[Mailing]] = defaultdict(list)
-        for mailing in self._ends(fresh, now):
+        tried = list(self._begun(begun))
+        of_user: _OfUser = defaultdict(list)
+        for mailing in (*self._news(fresh, now), *self._ends(fresh, now)):
             of_user[mailing.first.user, mailing.first.address].append(mailing)
-        for mailings in of_user.values():
-            if len(mailings) > _MOST_OF_USER:
-                yield _several(mailings)
-            else:
-                yield from mailings
+        found = [each for mailings in of_user.values() for each in _joined(mailings)]
+        # A mail about events of long ago comes first.
+        yield from _in_turn(tried + sorted(found, key=lambda each: each.events[0].row))
 
     def of_the_day(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
         """Yield one mail for each user and address."""
         begun, fresh = _split(waiting)
         yield from self._begun(begun)
-        of_user: dict[tuple[str, str], list[Mailing]] = defaultdict(list)
+        of_user: _OfUser = defaultdict(list)
         for mailing in self._ends(fresh, now):
             of_user[mailing.first.user, mailing.first.address].append(mailing)
         for events in _grouped(each for each in fresh if each.event.kind not in ENDS).values():
             mailing = Mailing(about=_about(events[0].event), events=tuple(events))
             of_user[mailing.first.user, mailing.first.address].append(mailing)
-        yield from map(_several, of_user.values())
+        yield from (_several(mailings, _DAY) for mailings in of_user.values())
 
     def _begun(self, begun: dict[str, list[WaitingEvent]]) -> Iterator[Mailing]:
         """Yield the mails that were tried before, with the same events."""
@@ -114,8 +118,8 @@ class MailingPlan:
         unfinished, runs = self._unfinished_arrays(every), self._runs(every)
         for about, found in groups.items():
             parts = [self._mailing(events, runs, unfinished) for events in found.values()]
-            if about.startswith(_SEVERAL):
-                yield msgspec.structs.replace(_several(parts), about=about)
+            if about.startswith((_SEVERAL, _DAY)):
+                yield msgspec.structs.replace(_several(parts, _DAY), about=about)
             else:
                 yield msgspec.structs.replace(parts[0], about=about)
 
@@ -144,8 +148,11 @@ class MailingPlan:
             mailing = self._mailing(events, runs, unfinished)
             if mailing.is_over:
                 known = len(mailing.ended) == len({each.event.job_id_raw for each in events})
-                waited = now - events[-1].event.at >= self._section.ledger_minutes * 60
-                due = known or waited
+                since_last = now - max(each.event.at for each in events)
+                waited = since_last >= self._section.ledger_minutes * 60
+                # slurmctld may take minutes to tell the ends of very many tasks.
+                is_quiet = _says_it_is_over(events) or since_last >= _QUIET_SECONDS
+                due = is_quiet and (known or waited)
             else:
                 due = now - mailing.first.at >= self._section.array_hours * 3600
             if due:
@@ -203,7 +210,7 @@ class MailingPlan:
             try:
                 # The parts of an array that was split are known by their comments alone, which
                 # count in a user's own jobs.
-                own = OwnersSlurm(self._slurm, events[0])
+                own = OwnersSlurm(self._slurm, events[0], self._jobs.reader)
                 rows = read_queue(own, QueueFilter(users=(user,))).rows
                 tags = (parse_array_tag(row.comment) for row in rows)
                 arrays &= {tag.token for tag in tags if tag is not None}
@@ -228,13 +235,26 @@ def _split(
 
 
 def _grouped(waiting: Iterable[WaitingEvent]) -> _Groups:
-    """Group the events of an array: its ends, and other news by their kind."""
+    """Group the events of an array: its ends, and other news by their kind.
+
+    slurmctld ends the tasks that still wait as one job that has the array's id, and does not say
+    that it is of the array.
+    """
     groups: _Groups = defaultdict(list)
-    for each in waiting:
+    every = list(waiting)
+    arrays = {
+        (each.event.cluster, each.event.user, each.event.array_id): each.event.array
+        for each in every
+        if each.event.array
+    }
+    for each in every:
         event = each.event
         kind = "end" if event.kind in ENDS else event.kind
-        one = (event.array, kind) if event.array else ("row", each.row)
+        array = event.array or arrays.get((event.cluster, event.user, event.job_id_raw), "")
+        one = (array, kind) if array else ("row", each.row)
         groups[event.cluster, event.user, event.address, *one].append(each)
+    for events in groups.values():
+        events.sort(key=lambda each: not each.event.array)  # the first one names the array
     return groups
 
 
@@ -250,10 +270,42 @@ def _is_split(event: JobEvent) -> bool:
     return "array_token" in event.facts
 
 
-def _several(mailings: list[Mailing]) -> Mailing:
+OF_THE_DAY = _DAY
+"""How the names of the mails of a day begin."""
+
+
+def is_of_the_day(waiting: WaitingEvent) -> bool:
+    """Return whether an event is in a mail of the day that was begun."""
+    return waiting.mailing is not None and waiting.mailing.startswith(_DAY)
+
+
+def _in_turn(mailings: Iterable[Mailing]) -> Iterator[Mailing]:
+    """Yield the first mail of each user, then the second of each, and so on."""
+    of_user: dict[str, deque[Mailing]] = defaultdict(deque)
+    for mailing in mailings:
+        of_user[mailing.first.user].append(mailing)
+    while of_user:
+        for user in list(of_user):
+            yield of_user[user].popleft()
+            if not of_user[user]:
+                del of_user[user]
+
+
+def _joined(mailings: list[Mailing]) -> list[Mailing]:
+    """Join very many mails of a user to one for all; the start of an array has its own."""
+    single = [each for each in mailings if _is_array_news(each.first)]
+    others = [each for each in mailings if not _is_array_news(each.first)]
+    return [*single, _several(others, _SEVERAL)] if len(others) > _MOST_OF_USER else mailings
+
+
+def _is_array_news(event: JobEvent) -> bool:
+    return bool(event.array) and event.kind not in ENDS
+
+
+def _several(mailings: list[Mailing], kind: str) -> Mailing:
     """Return one mail in place of several for the same user."""
     events = sorted((each for one in mailings for each in one.events), key=lambda each: each.row)
-    about = f"{_SEVERAL}{events[0].event.digest[:16]}"
+    about = f"{kind}{events[0].event.digest[:16]}"
     return Mailing(about=about, events=tuple(events), parts=tuple(mailings))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +14,21 @@ from sqlalchemy import select
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadInput, LedgerError
 from slurmkit.formats.display import printable
-from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.allocations.amounts import UNIT_NAMES, to_hours
+from slurmkit_accounting.allocations.balance import Balance, balances
+from slurmkit_accounting.allocations.uses import Holders
+from slurmkit_accounting.calendar import Zone, day_of
 from slurmkit_accounting.calendar import month_span as window_of_month
 from slurmkit_accounting.config import MailSection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.people import people
+from slurmkit_accounting.notify.allocation_notices import balance_lines
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.notify.mail import Mail, compose, report_as_html, report_as_text
 from slurmkit_accounting.plugins import Notice
 from slurmkit_accounting.reports.counted import CountedUsage, Question
+from slurmkit_accounting.reports.model import Panel, Series
 from slurmkit_accounting.reports.question import Scope
 from slurmkit_accounting.reports.usage import usage_report
 
@@ -98,6 +104,7 @@ def mail_month(ledger: Ledger, month: PastMonth, *, again: bool = False) -> Iter
     mail = Mail()
     mail.check()
     with hold_ledger_lock(ledger, "mail"):
+        left = balances_by_pi(ledger, month)
         for pi in pis_of_month(ledger, month):
             if not pi.mail:
                 lacking = "no longer has" if pi.left else "has no mail address of"
@@ -105,7 +112,7 @@ def mail_month(ledger: Ledger, month: PastMonth, *, again: bool = False) -> Iter
                 yield MailResult(pi, DeliveryOutcome.FAILED, why)
                 continue
             once = NoticeKey(KIND, month.name, pi.directory_id)
-            make = partial(month_notice, ledger, month, pi)
+            make = partial(month_notice, ledger, month, pi, left.get(pi.person_id, ()))
             yield MailResult(pi, *send_once(ledger, once, make, mail.send, again=again))
 
 
@@ -120,6 +127,7 @@ def write_month_mails(
     """
     section = load_section("mail", MailSection)
     section = msgspec.structs.replace(section, sender=section.sender or "ledger@localhost")
+    left = balances_by_pi(ledger, month)
     for pi in pis_of_month(ledger, month):
         if not pi.mail:
             continue
@@ -127,7 +135,8 @@ def write_month_mails(
         path = folder / f"{month.name}-{name}.eml"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write_private(path, compose(section, month_notice(ledger, month, pi)).as_bytes())
+            notice = month_notice(ledger, month, pi, left.get(pi.person_id, ()))
+            _write_private(path, compose(section, notice).as_bytes())
         except OSError as error:
             raise LedgerError(f"cannot write {path}: {error.strerror}") from error
         yield pi, path
@@ -159,8 +168,22 @@ def pis_of_month(ledger: Ledger, month: PastMonth) -> list[ReportedPi]:
     return sorted(found, key=lambda pi: (pi.name, pi.person_id))
 
 
-def month_notice(ledger: Ledger, month: PastMonth, pi: ReportedPi) -> Notice:
-    """Make the mail with the report of one PI's month."""
+def balances_by_pi(ledger: Ledger, month: PastMonth) -> dict[int, list[Balance]]:
+    """Return the balances of each PI, by id in table `people`, as they are when it is mailed."""
+    found: dict[int, list[Balance]] = defaultdict(list)
+    rows = balances(ledger, everything=True, now=month.now).rows
+    with ledger.transaction() as connection:
+        holders = Holders(connection)
+        for one in rows:
+            for pi in frozenset().union(*holders.pis_of(one.holder, month.now)):
+                found[pi].append(one)
+    return found
+
+
+def month_notice(
+    ledger: Ledger, month: PastMonth, pi: ReportedPi, left: Sequence[Balance] = ()
+) -> Notice:
+    """Make the mail with the report of one PI's month, and with what is left of allocations."""
     question = Question(
         window=month.window,
         zone=month.zone,
@@ -168,11 +191,32 @@ def month_notice(ledger: Ledger, month: PastMonth, pi: ReportedPi) -> Notice:
         now=month.now,
     )
     report = usage_report(ledger, question, _BY, panels=True)
+    title = f"GPU-hours of {printable(pi.name)} in {month.name}"
+    day = day_of(month.now, month.zone).isoformat()
+    lines = [
+        f"Allocation of {one.holder} on {day}: {' '.join(balance_lines(one, month.zone))}"
+        for one in left
+    ]
+    panels = (*_panels_of_balances(left, lines), *report.panels)
     return Notice(
         kind=KIND,
         identity=NoticeKey(KIND, month.name, pi.directory_id).identity,
         to=(pi.mail,),
-        subject=f"GPU-hours of {printable(pi.name)} in {month.name}",
-        text=report_as_text(report, f"GPU-hours of {printable(pi.name)} in {month.name}"),
-        html=report_as_html(report),
+        subject=title,
+        text=report_as_text(report, title, lines),
+        html=report_as_html(msgspec.structs.replace(report, panels=panels)),
     )
+
+
+def _panels_of_balances(left: Sequence[Balance], lines: Sequence[str]) -> Iterator[Panel]:
+    """Yield a chart of what is left, for each unit."""
+    for unit in dict.fromkeys(one.unit for one in left):
+        ours = [(one, line) for one, line in zip(left, lines, strict=True) if one.unit == unit]
+        yield Panel(
+            "bars",
+            f"Left of allocations, {UNIT_NAMES[unit]}",
+            "hours",
+            tuple(str(one.holder) for one, _ in ours),
+            (Series("left", tuple(max(to_hours(one.left_ms), 0.0) for one, _ in ours)),),
+            " ".join(line for _, line in ours),
+        )

@@ -15,10 +15,12 @@ from slurmkit.jobs.exit_codes import settle_exit_codes
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.poller import WatchedJob
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit_accounting.allocations.model import load_allocations
 from slurmkit_accounting.calendar import Zone
-from slurmkit_accounting.config import Event, NotifySection
+from slurmkit_accounting.config import BUDGETS_LAST_RELEASE, Event, NotifySection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
+from slurmkit_accounting.ledger.schema.allocations import allocations
 from slurmkit_accounting.ledger.schema.people import people, usernames
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.plugins import Notice, notifier
@@ -41,7 +43,7 @@ class JobNotices:
         self._section = section
         self._cluster = cluster
         self._slurm = slurm
-        self._told: set[tuple[str, Event]] = set()
+        self._given: set[tuple[str, Event]] = set()
         self._names: dict[str, str] = {}
 
     def of(self, known: Mapping[str, WatchedJob]) -> Iterator[Notice]:
@@ -58,8 +60,8 @@ class JobNotices:
             # The first name counts: slurmdbd calls a job "allocation" if only its end has arrived.
             self._names.setdefault(job_id, one.info.name)
             event = _event(one.info, over=one.over)
-            if event and (job_id, event) not in self._told:
-                self._told.add((job_id, event))
+            if event and (job_id, event) not in self._given:
+                self._given.add((job_id, event))
                 # A failure is also an end.
                 if event in wanted or (event == "fail" and "end" in wanted):
                     new.append((job_id, event, one.info))
@@ -106,7 +108,8 @@ class BudgetNoticeResult(msgspec.Struct, frozen=True):
 def notify_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetNoticeResult]:
     """Notify PIs, and the addresses of `[notify] budgets`, of budgets used to 80 and to 100 %.
 
-    A budget that passes both limits between two calls causes one notice, at 100 %.
+    A budget that passes both limits between two calls causes one notice, at 100 %. A PI with an
+    allocation in force gets the notices of `notify_allocations` instead.
 
     Args:
         ledger: open for writing.
@@ -120,7 +123,8 @@ def notify_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetNotic
     """
     section = load_section("notify", NotifySection)
     question = Question(window=(now - 1, now), zone=zone, now=now)
-    rows = budget_report(ledger, question).rows
+    replaced = _pis_with_allocation(ledger, now)
+    rows = [row for row in budget_report(ledger, question).rows if row["pi"] not in replaced]
     notifiers = {name: notifier(name) for name in section.by}
     with hold_ledger_lock(ledger, "mail"):
         for row in rows:
@@ -135,6 +139,13 @@ def notify_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetNotic
                 yield BudgetNoticeResult(row["pi"], name, *send_once(ledger, once, make, by.send))
 
 
+def _pis_with_allocation(ledger: Ledger, now: int) -> set[str]:
+    of_pis = (allocations.c.holder_kind == "pi", allocations.c.unit == "gpu")
+    with ledger.transaction() as connection:
+        found = load_allocations(connection, *of_pis)
+    return {one.holder.name for one in found if one.is_in_force(now)}
+
+
 def _notice(
     ledger: Ledger, once: NoticeKey, row: dict[str, Any], others: tuple[str, ...]
 ) -> Notice:
@@ -146,7 +157,8 @@ def _notice(
         f"{row['gpu_hours_used']:,.2f} of {row['gpu_hours_budget']:,.2f},"
         f" {row['gpu_hours_left']:,.2f} left.\n"
         f"Recent use is {row['gpu_hours_per_day']:,.2f} GPU-hours a day"
-        f"{_end_words(row['runs_out'])}.\n\nFor more, run: slurmkit report budget\n"
+        f"{_end_words(row['runs_out'])}.\n\nFor more, run: slurmkit report budget\n\n"
+        f"{BUDGETS_LAST_RELEASE}\n"
     )
     return Notice(
         kind=BUDGETS_KIND,

@@ -93,7 +93,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def array(self) -> str:
-        """What all events of an array have in common; empty for any other job.
+        """The id that all events of an array share; empty for any other job.
 
         slurmkit may send one array of a user as several arrays of Slurm.
         """

@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from slurmkit.config.files import load_section
+from slurmkit.config.files import load_section, read_secret_file
 from slurmkit.errors import BadConfig, MaybeSent, NotSent
-from slurmkit_accounting.config import WebhookSection, read_secret_file
+from slurmkit_accounting.config import WebhookSection
 from slurmkit_accounting.plugins import Notice
 
 _LONGEST_ANSWER = 300

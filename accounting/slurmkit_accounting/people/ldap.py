@@ -1,4 +1,4 @@
-"""People and groups read from LDAP: all of them, or an error.
+"""People and groups read from LDAP: all of them, or an error; and passwords checked by it.
 
 Only this module uses ldap3. Its errors are explained by what they mean for `[ldap]`.
 """
@@ -11,13 +11,20 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
+
+from msgspec.structs import replace
 
 from slurmkit.errors import BadConfig, DirectoryError
 from slurmkit_accounting.config import LdapSection
-from slurmkit_accounting.people.ldap_entries import LdapEntry, attributes_to_read, parse_directory
-from slurmkit_accounting.people.model import Directory
+from slurmkit_accounting.people.ldap_entries import (
+    LdapEntry,
+    attributes_to_read,
+    parse_directory,
+    parse_person,
+)
+from slurmkit_accounting.people.model import Directory, PersonEntry
 
 with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -25,12 +32,22 @@ with warnings.catch_warnings():  # ldap3 2.9.1 uses old names of pyasn1
     from ldap3.core.exceptions import (
         LDAPCertificateError,
         LDAPCommunicationError,
+        LDAPConstraintViolationResult,
         LDAPException,
+        LDAPInappropriateAuthenticationResult,
+        LDAPInvalidCredentialsResult,
+        LDAPInvalidDNSyntaxResult,
+        LDAPNoSuchObjectResult,
         LDAPResponseTimeoutError,
+        LDAPSASLPrepError,
         LDAPStartTLSError,
+        LDAPUnwillingToPerformResult,
     )
     from ldap3.core.results import RESULT_SUCCESS
+    from ldap3.utils.conv import escape_filter_chars
+    from ldap3.utils.dn import escape_rdn
 
+SURVEYED = 1000  # the most entries that AD returns at a time
 _TRIES = 3  # attempts, when the connection breaks while reading
 _PAUSE_SECONDS = 0.5
 _RANGE = re.compile(r"(.+);range=\d+-(\d+|\*)\Z", re.IGNORECASE)
@@ -40,6 +57,16 @@ _LOST = (
     LDAPResponseTimeoutError,
     LDAPStartTLSError,
     OSError,
+)
+# Answers to a bind that mean: not with this password, or not at present.
+_REFUSED = (
+    LDAPConstraintViolationResult,
+    LDAPInappropriateAuthenticationResult,
+    LDAPInvalidCredentialsResult,
+    LDAPInvalidDNSyntaxResult,
+    LDAPNoSuchObjectResult,
+    LDAPSASLPrepError,  # of ldap3: no password can have such characters
+    LDAPUnwillingToPerformResult,
 )
 _Values: TypeAlias = list[bytes]
 _SEARCH_ENTRY = 4  # RFC 4511 section 4.5.2
@@ -81,7 +108,9 @@ def read_directory(section: LdapSection, password: str) -> Directory:
         BadConfig: when the section is incomplete or the URI is invalid.
         DirectoryError: when no server can be reached, verified and read in full.
     """
-    urls = _check_section(section)
+    urls = servers_of(section)
+    if not section.groups_base:
+        raise BadConfig("[ldap] groups_base is not set; name the subtree, e.g. ou=groups,dc=…")
     for tries_left in reversed(range(_TRIES)):
         try:
             people, groups = _read_any(section, urls, password)
@@ -100,6 +129,149 @@ def read_directory(section: LdapSection, password: str) -> Directory:
                 f" check [ldap] {kind}_base, {kind}_filter and what bind_dn may read"
             )
     return parse_directory(section, people, groups, int(time.time()))
+
+
+class DirectorySurvey(NamedTuple):
+    """What a server says about itself, and some of its entries.
+
+    Attributes:
+        url: of the server that answered.
+        about: its root DSE (RFC 4512 section 5.1): the values of each attribute, by its name in
+            lower case.
+        entries: for each filter that was asked, DN and attributes of at most `SURVEYED` entries.
+    """
+
+    url: str
+    about: Mapping[str, Sequence[str]]
+    entries: Mapping[str, list[LdapEntry]]
+
+
+def survey_directory(
+    section: LdapSection, password: str, filters: Sequence[str], attributes: Sequence[str]
+) -> DirectorySurvey:
+    """Ask the first server that answers what it is, and for some entries of each kind.
+
+    Connections are verified as for `read_directory`. `people_base` and `groups_base` are not used:
+    entries are searched for below all naming contexts of the server.
+
+    Args:
+        section: `[ldap]`.
+        password: of `bind_dn`.
+        filters: LDAP filters of the kinds of entries.
+        attributes: the attributes of these entries to read.
+
+    Raises:
+        BadConfig: when the URI is invalid.
+        DirectoryError: when no server can be reached and verified, or it does not answer.
+    """
+    silent: list[_ServerUnreachable] = []
+    for url in servers_of(replace(section, people_base="-")):
+        try:
+            with (
+                _connected(section, url, password) as connection,
+                _translate_errors(url, _ServerUnreachable),
+            ):
+                about = _root_dse(connection)
+                bases = about.get("defaultnamingcontext") or about.get("namingcontexts") or ()
+                found = {
+                    each: [
+                        entry
+                        for base in bases
+                        for entry in _first_entries(connection, base, each, attributes)
+                    ]
+                    for each in filters
+                }
+                return DirectorySurvey(url.geturl(), about, found)
+        except _ServerUnreachable as error:
+            silent.append(error)
+    raise DirectoryError("; ".join(map(str, silent))) from silent[-1]
+
+
+def _root_dse(connection: Any) -> dict[str, list[str]]:
+    connection.search("", "(objectClass=*)", search_scope=ldap3.BASE, attributes=["*", "+"])
+    for item in connection.response:
+        if item["type"] == "searchResEntry":
+            return {
+                name.lower(): [value.decode("utf-8", "replace") for value in values]
+                for name, values in item["raw_attributes"].items()
+            }
+    return {}
+
+
+def _first_entries(
+    connection: Any, base: str, search_filter: str, attributes: Sequence[str]
+) -> Iterator[LdapEntry]:
+    connection.search(base, search_filter, attributes=list(attributes), size_limit=SURVEYED)
+    for item in connection.response:
+        if item["type"] == "searchResEntry":
+            yield item["dn"], item["raw_attributes"]
+
+
+class LoginCheck(NamedTuple):
+    """Result of `check_login`: the person if the password is theirs; whether the name is known."""
+
+    person: PersonEntry | None
+    is_known: bool
+
+
+def check_login(
+    section: LdapSection, service_password: str, name: str, password: str
+) -> LoginCheck:
+    """Check a user's password with a bind as their entry, found under `people_base` by name.
+
+    For a name that nobody has, an entry that does not exist is bound to, so that the server has as
+    much to do. Connections are verified as for `read_directory`.
+
+    Args:
+        section: `[ldap]`.
+        service_password: of `bind_dn`, for the search.
+        name: the user name.
+        password: the user's; empty ones are refused, since LDAP takes them for anonymous.
+
+    Raises:
+        BadConfig: when the section is incomplete or the URI is invalid.
+        DirectoryError: when no server can be reached and verified.
+    """
+    silent: list[_ServerUnreachable] = []
+    for url in servers_of(section):
+        try:
+            entry = _find_person(section, url, service_password, name)
+            nobody = f"{section.username_attribute}={escape_rdn(name)},{section.people_base}"
+            dn = nobody if entry is None else entry[0]
+            if not _can_bind(section, url, dn, password) or entry is None:
+                return LoginCheck(None, entry is not None)
+            person = parse_person(*entry, section, int(time.time()))
+            return LoginCheck(person if person.active else None, is_known=True)
+        except _ServerUnreachable as error:
+            silent.append(error)
+    raise DirectoryError("; ".join(map(str, silent))) from silent[-1]
+
+
+def _find_person(
+    section: LdapSection, url: SplitResult, password: str, name: str
+) -> LdapEntry | None:
+    """Return the only person with a user name; None if there is none, or several."""
+    same = f"({section.username_attribute}={escape_filter_chars(name)})"
+    with (
+        _connected(section, url, password) as connection,
+        _translate_errors(url, _ServerUnreachable),
+    ):
+        search_filter = f"(&{section.people_filter}{same})"
+        found = list(_entries(connection, section, section.people_base, search_filter))
+    return found[0] if len(found) == 1 else None
+
+
+def _can_bind(section: LdapSection, url: SplitResult, dn: str, password: str) -> bool:
+    """Return whether the server takes a password for a DN."""
+    if not password or not dn:
+        return False
+    try:
+        with _connected(replace(section, bind_dn=dn), url, password):
+            return True
+    except DirectoryError as error:
+        if isinstance(error.__cause__, _REFUSED):
+            return False
+        raise
 
 
 def _read_any(
@@ -123,7 +295,12 @@ def _read_any(
     raise DirectoryError("; ".join(map(str, silent))) from silent[-1]
 
 
-def _check_section(section: LdapSection) -> list[SplitResult]:
+def servers_of(section: LdapSection) -> list[SplitResult]:
+    """Return the servers of the section, where people can be found.
+
+    Raises:
+        BadConfig: when it names none, or not the subtree with the people.
+    """
     urls = [_url(text) for text in section.uri.split()]
     found = [url for url in urls if url and url.scheme in {"ldap", "ldaps"} and url.hostname]
     if not found or len(found) < len(urls):
@@ -131,9 +308,8 @@ def _check_section(section: LdapSection) -> list[SplitResult]:
             f"[ldap] uri {section.uri!r} is not valid; write ldap://HOST[:PORT] or"
             " ldaps://HOST[:PORT], or several of these separated by blanks"
         )
-    for key in ("people_base", "groups_base"):
-        if not getattr(section, key):
-            raise BadConfig(f"[ldap] {key} is not set; name the subtree, e.g. ou=people,dc=…")
+    if not section.people_base:
+        raise BadConfig("[ldap] people_base is not set; name the subtree, e.g. ou=people,dc=…")
     return found
 
 

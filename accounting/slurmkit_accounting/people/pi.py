@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Connection, select
 
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.people import (
     coordinators,
     departments,
@@ -80,7 +81,7 @@ class People:
     @classmethod
     def load(cls, connection: Connection) -> People:
         """Load all facts about people."""
-        return cls(connection)
+        return once(connection, "people", lambda: cls(connection))
 
     def person(self, user: str, uid: int | None, era: int) -> int | None:
         """Return the row id of the person with a user name and uid in an era; None if unknown."""
@@ -118,6 +119,11 @@ class People:
             return "no group"
         return "no owner" if group in self._circle(person, era) else "not a member"
 
+    def owner_of_account(self, account: str, era: int) -> int | None:
+        """Return the PI of an account, by an override or its group; None if unknown."""
+        named = self._user(self._claims.overrides(account.lower(), "", era), era, "override")
+        return named.person_id if named else self._claims.owner_of_group(account.lower(), era)
+
     def groups(self, person_id: int, era: int) -> frozenset[str]:
         """Return the names of the groups that a person was in, directly or through other groups."""
         names = (self._claims.group_name(group, era) for group in self._circle(person_id, era))
@@ -130,6 +136,30 @@ class People:
     def label(self, person_id: int) -> str:
         """Return a person's latest user name, with the display name if two persons share it."""
         return self._labels[person_id]
+
+    def persons(self) -> tuple[int, ...]:
+        """Return the row ids of all persons, also of former ones."""
+        return tuple(self._labels)
+
+    def labels(self) -> frozenset[str]:
+        """Return the labels of all persons, also of former ones."""
+        return frozenset(self._labels.values())
+
+    def is_known(self, user: str) -> bool:
+        """Return whether anybody has or had a user name."""
+        return bool(tuple(self._by_username.ever(user.lower())))
+
+    def pis_of_account(self, account: str, clusters: Iterable[int], era: int) -> frozenset[int]:
+        """Return the PIs of an account: by an override or its group, else its coordinators'."""
+        owner = self.owner_of_account(account, era)
+        if owner is not None:
+            return frozenset((owner,))
+        named = (
+            self._user(self._claims.coordinators.at((cluster, account.lower()), era), era,
+                       "coordinator")
+            for cluster in clusters
+        )  # fmt: skip
+        return frozenset(one.person_id for one in named if one and one.person_id is not None)
 
     def mail(self, person_id: int) -> str:
         """Return a person's mail address; empty if unknown."""
@@ -207,6 +237,10 @@ class _AccountClaims:
         """Return the owner of the group named like the account, if `circle` has that group."""
         group = self.group_of_account(account, era)
         return pick_lowest(self._owners.at(group, era)) if group in circle else None
+
+    def owner_of_group(self, name: str, era: int) -> int | None:
+        """Return the owner of the group with a name; None without one."""
+        return pick_lowest(self._owners.at(self.group_of_account(name, era), era))
 
     def only_owner(self, account: str, circle: frozenset[int], era: int) -> int | None:
         """Return the one owner of all groups in `circle`, for an account that is not a group."""

@@ -157,13 +157,13 @@ class PeopleSources(msgspec.Struct, frozen=True):
     """Data about people, and messages about it.
 
     Attributes:
-        told: the data, for `sync_people`.
+        data: the data, for `sync_people`.
         notes: warnings about groups, and sources that could not be read.
         max_vanish: `[ldap] max_vanish`.
         read: what was read, in words.
     """
 
-    told: PeopleData
+    data: PeopleData
     notes: tuple[str, ...]
     max_vanish: float
     read: str
@@ -182,14 +182,14 @@ def read_people_sources(slurm: SlurmCommands) -> PeopleSources:
     overrides = load_configured_overrides()
     wanted = has_section("ldap") or overrides is None
     directory = ldap.read_directory(section, read_bind_password(section)) if wanted else None
-    told = PeopleData(directory, overrides)
+    data = PeopleData(directory, overrides)
     notes = [*directory_warnings(directory)] if directory else []
     try:
-        told = msgspec.structs.replace(told, coordinators=read_coordinators(slurm))
+        data = msgspec.structs.replace(data, coordinators=read_coordinators(slurm))
     except SlurmError as error:
         notes.append(f"coordinators could not be read, the known ones stay: {error}")
     return PeopleSources(
-        told, tuple(notes), section.max_vanish, "; ".join(_read(told, section.uri))
+        data, tuple(notes), section.max_vanish, "; ".join(_read(data, section.uri))
     )
 
 
@@ -203,14 +203,14 @@ def load_configured_overrides() -> tuple[PiOverride, ...] | None:
     return load_overrides(Path(name)) if name else None
 
 
-def _read(told: PeopleData, uri: str) -> Iterator[str]:
-    if told.directory is not None:
-        people = format_noun_count(len(told.directory.people), "person", "people")
-        yield f"{people} and {format_noun_count(len(told.directory.groups), 'group')} in {uri}"
-    if told.overrides is not None:
-        yield format_noun_count(len(told.overrides), "override")
-    if told.coordinators is not None:
-        everybody = frozenset[Coordinator]().union(*told.coordinators.values())
+def _read(data: PeopleData, uri: str) -> Iterator[str]:
+    if data.directory is not None:
+        people = format_noun_count(len(data.directory.people), "person", "people")
+        yield f"{people} and {format_noun_count(len(data.directory.groups), 'group')} in {uri}"
+    if data.overrides is not None:
+        yield format_noun_count(len(data.overrides), "override")
+    if data.coordinators is not None:
+        everybody = frozenset[Coordinator]().union(*data.coordinators.values())
         yield format_noun_count(len(everybody), "coordinator")
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from slurmkit.formats.tres import gpu_count
 from slurmkit_accounting.calendar import Zone, month_span
 from slurmkit_accounting.gpu_use.store import load_uses
-from slurmkit_accounting.gpu_use.summaries import GpuUse
+from slurmkit_accounting.gpu_use.summaries import GpuUse, source_weight
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs, steps
@@ -281,7 +281,14 @@ def _uses_by_run(
         if number in wanted and number is not None and use.curve is not None:
             by_source[number][use.source].append(use)
     return {
-        number: max(sources.values(), key=lambda some: sum(use.measured_seconds for use in some))
+        number: max(
+            sources.values(),
+            key=lambda some: source_weight(
+                some[0].source,
+                sum(use.samples for use in some),
+                sum(use.measured_seconds for use in some),
+            ),
+        )
         for number, sources in by_source.items()
     }
 

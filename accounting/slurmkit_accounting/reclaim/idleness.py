@@ -2,7 +2,9 @@
 
 A point of a curve is the mean of the samples of some seconds. A window reaches back to the begin of
 the point in which it begins, so it is never shorter than the policy says. A GPU is idle if no point
-of the window is at or above the policy's utilisation, and samples cover enough of the window.
+of the window can have a sample at or above the policy's utilisation, and samples cover enough of
+the window. So the coarse points of a long run never hide a short burst of work; they may find idle
+GPUs later.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class GpuIdleCurve:
 
     Args:
         use: the GPU's summary, with its curve.
-        below: a point with at least this utilisation is busy, percent.
+        below: a sample with at least this utilisation is busy, percent. A point is busy if all its
+            utilisation in one sample would be.
     """
 
     def __init__(self, use: GpuUse, below: float) -> None:
@@ -113,7 +116,7 @@ class GpuIdleCurve:
             for place, point in enumerate(use.curve.points()):
                 # As curves are stored; else a point is judged otherwise once it was stored.
                 percent = None if point.utilisation is None else round(point.utilisation * 10) / 10
-                if percent is not None and percent >= below:
+                if percent is not None and percent * max(point.samples, 1) >= below:
                     last = place
                 self._busy.append(last)
                 known.append(0 if percent is None else point.samples)
@@ -140,10 +143,10 @@ class GpuIdleCurve:
         return IdleGpu(*where, state, mean, samples, share)
 
     def is_busy_since(self, begin: float, at: float) -> bool:
-        """Return whether a point that began at `begin` or later is busy."""
+        """Return whether a point that ended after `begin` is busy."""
         last = self._last_place(at)
         busy = self._busy[last] if last >= 0 else -1
-        return busy >= 0 and self.begin + busy * self.step >= begin
+        return busy >= 0 and self.begin + (busy + 1) * self.step > begin
 
     def longest_idle(self) -> int:
         """Return the length of the longest stretch without a busy point, in seconds."""

@@ -11,6 +11,7 @@ from slurmkit.formats.tres import gpu_count
 from slurmkit.jobs.job import REHEARSALS
 from slurmkit.planning.survival import parse_survival
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.spec.survival import MOST_GRACE, MOST_RESTARTS
 from slurmkit.state.queue_rows import FINAL_STATES, PENDING_STATES, parse_epoch, record_mark
 from slurmkit_accounting.reclaim.policy import ReclaimJob
 
@@ -113,12 +114,21 @@ def read_checkpoint_request(slurm: SlurmCommands, job: ReclaimJob) -> Checkpoint
         action = settings.get(f"on_{ending}", "")
         if action not in _COMES_BACK:
             continue
-        grace, most = settings.get("grace", ""), settings.get("restarts", "")
+        grace = _within(settings.get("grace", ""), MOST_GRACE)
+        most = _within(settings.get("restarts", ""), MOST_RESTARTS)
         # One that was requeued too often fails instead.
-        may_come_back = action == "hold" or (most.isdecimal() and job.restarts < int(most))
-        if grace.isdecimal() and may_come_back:
-            return CheckpointRequest(signal.removeprefix("B:"), int(grace))
+        may_come_back = action == "hold" or (most is not None and job.restarts < most)
+        if grace is not None and may_come_back:
+            return CheckpointRequest(signal.removeprefix("B:"), grace)
     return None
+
+
+def _within(text: str, most: int) -> int | None:
+    """Parse a number of a user's script; None for one that slurmkit cannot have written."""
+    digits = text if text.isascii() and text.isdecimal() else ""
+    if not digits or len(digits) > len(str(most)):
+        return None
+    return int(digits) if 1 <= int(digits) <= most else None
 
 
 def _running_job(fields: dict[str, str], cluster: int, now: float) -> ReclaimJob | None:

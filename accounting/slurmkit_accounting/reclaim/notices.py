@@ -13,13 +13,21 @@ from slurmkit.config.files import load_section
 from slurmkit.formats.display import printable
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.config import NotifySection
+from slurmkit_accounting.gpu_use.store import load_uses
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
-from slurmkit_accounting.ledger.schema.tasks import mailings
+from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.plugins import Notice, notifier
 from slurmkit_accounting.reclaim.acts import ActName, OpenAct, load_keeps
+from slurmkit_accounting.reclaim.letter import (
+    ReclaimLetter,
+    begin_of_strips,
+    letter_as_html,
+    letter_as_text,
+    make_strips,
+)
 from slurmkit_accounting.reclaim.policy import ReclaimJob, ReclaimPolicy
 from slurmkit_accounting.usage.tables import load_eras
 
@@ -54,26 +62,40 @@ class ReclaimNotices:
             BadConfig: when the settings of a notifier are missing.
             LedgerError: when another process is sending.
         """
-        job = act.job
-        words = _WHAT_FOLLOWS[then].format(
-            job=printable(job.job_id), at=self._zone.show(act.at + 60 * policy.warn_minutes)
+        job = printable(act.job.job_id)
+        letter = ReclaimLetter(
+            title=f"job {job}: {_idle_words(act)}",
+            colour=_WARNING,
+            seen=self._seen(act),
+            words=_WHAT_FOLLOWS[then].format(
+                job=job, at=self._zone.show(act.at + 60 * policy.warn_minutes)
+            ),
+            commands=(
+                (
+                    "When the GPUs work again, this is settled. To end the job now:",
+                    f"slurmkit cancel {job}",
+                ),
+                (
+                    f"To have it left alone for {policy.keep_hours} hours, once:",
+                    f'slurmkit reclaim keep {job} --reason "why it needs idle GPUs"',
+                ),
+                ("What its GPUs do:", f"slurmkit job {job} --gpus"),
+            ),
         )
-        text = (
-            f"{self._seen(act)}\n\n{words}\n\n"
-            f"When the GPUs work again, this is settled. To end the job now:\n"
-            f"  slurmkit cancel {printable(job.job_id)}\n"
-            f"To have it left alone for {policy.keep_hours} hours, once:\n"
-            f'  slurmkit reclaim keep {printable(job.job_id)} --reason "why it needs idle GPUs"\n'
-            f"What its GPUs do:\n  slurmkit job {printable(job.job_id)} --gpus\n"
-        )
-        subject = f"job {printable(job.job_id)}: {_idle_words(act)}"
-        return self._send(ledger, act, subject, text)
+        return self._send(ledger, act, letter, policy.below)
 
-    def tell(self, ledger: Ledger, act: OpenAct, outcome: str) -> str:
+    def tell(self, ledger: Ledger, act: OpenAct, outcome: str, below: float = 1.0) -> str:
         """Tell the user what was done; return and raise as `warn`."""
         job = printable(act.job.job_id)
-        text = f"{self._seen(act)}\n\n{_DONE[outcome].format(job=job)}\n"
-        return self._send(ledger, act, f"job {job} was {_SUBJECT[outcome]}", text)
+        words, what, command = _DONE[outcome]
+        letter = ReclaimLetter(
+            title=f"job {job} was {_SUBJECT[outcome]}",
+            colour=_TAKEN,
+            seen=self._seen(act),
+            words=words,
+            commands=((what, command.format(job=job)),),
+        )
+        return self._send(ledger, act, letter, below)
 
     def was_sent(self, ledger: Ledger, act: OpenAct) -> bool:
         """Return whether the notice of an act was handed over before, as far as one can know."""
@@ -88,24 +110,30 @@ class ReclaimNotices:
     def _about(self, act: OpenAct) -> str:
         return f"{self._cluster}/{act.id}"
 
-    def _seen(self, act: OpenAct) -> str:
+    def _seen(self, act: OpenAct) -> tuple[str, ...]:
         """Return the samples in words."""
         return (
-            f"Job {printable(act.job.job_id)} of {printable(act.job.user)} on"
-            f" {printable(self._cluster)}: {_idle_words(act)}.\n"
-            f"From {self._zone.show(act.window_begin)} to {self._zone.show(act.at)} their mean"
-            f" utilisation was {act.mean:.1f} %, by {act.samples:,} samples that cover"
-            f" {act.covered:.0%} of this time (policy {printable(act.policy)})."
+            (
+                f"Job {printable(act.job.job_id)} of {printable(act.job.user)} on"
+                f" {printable(self._cluster)}: {_idle_words(act)}."
+            ),
+            (
+                f"From {self._zone.show(act.window_begin)} to {self._zone.show(act.at)} their mean"
+                f" utilisation was {act.mean:.1f} %, by {act.samples:,} samples that cover"
+                f" {act.covered:.0%} of this time (policy {printable(act.policy)})."
+            ),
         )
 
-    def _send(self, ledger: Ledger, act: OpenAct, subject: str, text: str) -> str:
+    def _send(self, ledger: Ledger, act: OpenAct, letter: ReclaimLetter, below: float) -> str:
         with ledger.transaction() as connection:
             to, kept = _recipients(connection, act), _kept(connection, act)
+            letter = self._with_strips(connection, act, letter)
         if kept is not None:
             at, reason = kept
-            text += f"\nOn {self._zone.show(at)} the user asked to leave it: {printable(reason)}\n"
+            said = f"On {self._zone.show(at)} the user asked to leave it: {printable(reason)}"
+            letter = _with_note(letter, said)
         if act.to_pi:
-            text += "\nThis mail also goes to the PI.\n"
+            letter = _with_note(letter, "This mail also goes to the PI.")
         failures: list[str] = []
         arrived = False
         with hold_ledger_lock(ledger, "mail"):
@@ -114,11 +142,31 @@ class ReclaimNotices:
                     failures.append(f"no mail address of {act.job.user} is known")
                     continue
                 once = NoticeKey(KIND, self._about(act), f"{name}:{act.job.user}")
-                make = partial(_notice, once, to, subject, text, msgspec.to_builtins(act))
+                make = partial(_notice, once, to, letter, below, msgspec.to_builtins(act))
                 outcome, why = send_once(ledger, once, make, notifier(name).send)
                 arrived |= outcome in _ARRIVED
                 failures += [f"{name}: {why}"] if outcome not in _ARRIVED else []
         return "" if arrived else "; ".join(failures) or "[notify] by names no notifier"
+
+    def _with_strips(
+        self, connection: Connection, act: OpenAct, letter: ReclaimLetter
+    ) -> ReclaimLetter:
+        job = act.job
+        uses = [
+            use
+            for use in load_uses(connection, job_ids=[job.job_id_raw])
+            if (use.cluster_id, use.start) == (job.cluster_id, job.start)
+        ]
+        begin = begin_of_strips(job.start, act.window_begin, act.at)
+        strips, more = make_strips(uses, begin, act.window_begin, act.at)
+        show = self._zone.show
+        return msgspec.structs.replace(
+            letter, strips=strips, more_gpus=more, begin=show(begin), end=show(act.at)
+        )
+
+
+def _with_note(letter: ReclaimLetter, note: str) -> ReclaimLetter:
+    return msgspec.structs.replace(letter, notes=(*letter.notes, note))
 
 
 _WHAT_FOLLOWS: dict[ActName | None, str] = {
@@ -131,14 +179,17 @@ _WHAT_FOLLOWS: dict[ActName | None, str] = {
 }
 _DONE = {
     "held": (
-        "The job was asked for its checkpoint, and is back in the queue, held. To let it go on:\n"
-        "  slurmkit release {job}"
+        "The job was asked for its checkpoint, and is back in the queue, held.",
+        "To let it go on:",
+        "slurmkit release {job}",
     ),
     "cancelled": (
-        "The job was cancelled. A job that survives is asked for its checkpoint instead, and"
-        " requeued: submit it with --on-timeout requeue."
+        "The job was cancelled.",
+        "A job that survives is asked for its checkpoint instead, and requeued. To submit one:",
+        "slurmkit submit --on-timeout requeue …",
     ),
 }
+_WARNING, _TAKEN = "#b26a00", "#37474f"  # colours of headings
 _SUBJECT = {"held": "requeued and held: idle GPUs", "cancelled": "cancelled: idle GPUs"}
 
 
@@ -173,6 +224,18 @@ def _kept(connection: Connection, act: OpenAct) -> tuple[int, str] | None:
 
 
 def _notice(
-    once: NoticeKey, to: tuple[str, ...], subject: str, text: str, facts: Mapping[str, Any]
+    once: NoticeKey,
+    to: tuple[str, ...],
+    letter: ReclaimLetter,
+    below: float,
+    facts: Mapping[str, Any],
 ) -> Notice:
-    return Notice(kind=KIND, identity=once.identity, to=to, subject=subject, text=text, facts=facts)
+    return Notice(
+        kind=KIND,
+        identity=once.identity,
+        to=to,
+        subject=letter.title,
+        text=letter_as_text(letter),
+        html=letter_as_html(letter, below),
+        facts=facts,
+    )

@@ -72,7 +72,7 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: IdleShare = 1.0
     covered: Covered = 0.8
     interactive_minutes: MinutesOrNone = 240
-    interactive_names: tuple[str, ...] = ("*jupyter*", "sys/dashboard/*")
+    interactive_names: tuple[str, ...] = ("*jupyter*", "code-server", "ssh-*", "sys/dashboard/*")
     hours: str = ""
     warn_minutes: Minutes = 60
     keep_hours: Hours = 24

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from slurmkit.config.files import load_section
-from slurmkit.errors import ControllerDown, LedgerError, SlurmError, SlurmTimeout
+from slurmkit.errors import BadInput, ControllerDown, LedgerError, SlurmError, SlurmTimeout
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.config import NotifySection
-from slurmkit_accounting.gpu_use.collect import EXPORTER
+from slurmkit_accounting.gpu_use.exporters import EXPORTER
 from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.store import load_open_ids, load_uses
 from slurmkit_accounting.gpu_use.summaries import GpuUse
@@ -62,6 +62,7 @@ from slurmkit_accounting.reclaim.policy import (
     choose_policy,
     load_policies,
 )
+from slurmkit_accounting.reclaim.recheck import kept_until, why_not_now
 
 FRESH_SECONDS = 600
 """An act that was recorded longer ago and was not begun is not done any more."""
@@ -75,6 +76,8 @@ _Result = tuple[Outcome, str]
 _Chosen = dict[tuple[int, int], tuple[ReclaimJob, str, ReclaimPolicy]]
 """By Slurm's own job id and the start of the run: the run, and the policy that decides about it."""
 _STARTED_AGAIN: _Result = ("not done", "it started again before it could be held")
+_NOT_BACK = "it did not come back to the queue"
+_LONGEST_REMARK = 200  # characters
 _REQUEUED: _Result = ("ended", "it was requeued by somebody else")
 
 
@@ -127,6 +130,10 @@ class Reclaimer:
         self._clock, self._sleep = clock, sleep
         # When this process signalled or cancelled a job, by the row of the act.
         self._asked: dict[int, float] = {}
+        # Acts whose job did not come back, and was cancelled for that.
+        self._given_up: set[int] = set()
+        # Runs whose script says that they would not come back; a script never changes.
+        self._without_request: set[tuple[int, int]] = set()
 
     def run(self, cluster: str) -> str:
         """Run one round on a cluster; return a line on what was done, empty if nothing was.
@@ -150,7 +157,12 @@ class Reclaimer:
             now = _Round(ledger, number, notices, policies, Counter())
             self._settle(now)
             for plan in self._plans(now):
-                self._carry_out(now, plan)
+                try:
+                    self._carry_out(now, plan)
+                except BadInput:  # the configuration, which is that of all jobs
+                    raise
+                except (ValueError, ArithmeticError):  # of one job; the others are not to wait
+                    now.done["could not be judged"] += 1
             end = self._clock() + self._patience
             while self._settle(now) and self._clock() + _PAUSE < end:
                 self._sleep(_PAUSE)
@@ -164,6 +176,7 @@ class Reclaimer:
             decided = choose_policy(now.policies, job)
             if decided is not None:
                 chosen[job.job_id_raw, job.start] = (job, *decided)
+        self._without_request &= chosen.keys()
         with now.ledger.transaction() as connection:
             for run in _working_runs(connection, now.cluster, chosen, at):
                 del chosen[run]
@@ -179,7 +192,6 @@ class Reclaimer:
         for run, (job, name, policy) in chosen.items():
             if run in under_way or run not in uses:
                 continue
-            kept = keeps.get((job.job_id_raw, -1 if job.uid is None else job.uid))
             found = next_step(
                 make_curves(uses[run], policy),
                 job,
@@ -187,7 +199,7 @@ class Reclaimer:
                 past.get(run, ()),
                 at=at,
                 zone=self._zone,
-                kept_until=0.0 if kept is None else kept[0] + 3600.0 * policy.keep_hours,
+                kept_until=kept_until(keeps, job, policy),
             )
             if found is not None:
                 plans.append(_Plan(job, name, policy, *found))
@@ -203,6 +215,8 @@ class Reclaimer:
             return
         at = self._clock()
         with now.ledger.transaction() as connection:
+            if why_not_now(connection, plan.job, plan.policy, plan.found.begin, at):
+                return
             act = record_act(
                 connection,
                 Act(
@@ -228,10 +242,15 @@ class Reclaimer:
         """
         if plan.step != "take":
             return plan.step, None
+        run = (plan.job.job_id_raw, plan.job.start)
+        may_cancel = plan.policy.action == "cancel"
+        if run in self._without_request and not may_cancel:
+            return None, None
         request = read_checkpoint_request(self._slurm, plan.job)
         if request is not None:
             return "requeue", request
-        return ("cancel" if plan.policy.action == "cancel" else None), None
+        self._without_request.add(run)
+        return ("cancel" if may_cancel else None), None
 
     def _settle(self, now: _Round) -> bool:
         """Go on with the acts that have no outcome yet; return whether some still have none."""
@@ -248,15 +267,25 @@ class Reclaimer:
             if result is None:
                 return False
             outcome, why = result
-            if outcome in {"held", "cancelled"} and now.notices.tell(now.ledger, act, outcome):
+            if outcome in {"held", "cancelled"} and not self._tell_user(now, act, outcome):
                 why = "the user could not be told"
         except (SlurmError, LedgerError):  # slurmctld is away, or others send mail: later
             return False
+        except BadInput:  # the configuration, which is that of all jobs
+            raise
+        except (ValueError, ArithmeticError) as error:  # of this job; the others are not to wait
+            outcome, why = "not done", f"an error: {error}"[:_LONGEST_REMARK]
         with now.ledger.transaction() as connection:
             record_outcome(connection, act.id, outcome, self._clock(), why)
         self._asked.pop(act.id, None)
+        self._given_up.discard(act.id)
         now.done[outcome] += 1
         return True
+
+    def _tell_user(self, now: _Round, act: OpenAct, outcome: Outcome) -> bool:
+        """Tell the user what was done; return whether that has worked."""
+        policy = now.policies.get(act.policy) or ReclaimPolicy()
+        return not now.notices.tell(now.ledger, act, outcome, policy.below)
 
     def _is_fresh(self, act: OpenAct) -> bool:
         return self._clock() - act.at <= FRESH_SECONDS
@@ -275,20 +304,50 @@ class Reclaimer:
         why = now.notices.warn(now.ledger, act, policy, then)
         return ("not mailed", why) if why else ("mailed", "")
 
-    def _requeue(self, _: _Round, act: OpenAct) -> _Result | None:
+    def _requeue(self, now: _Round, act: OpenAct) -> _Result | None:
         """Ask for the checkpoint; once the job is back in the queue, hold it."""
         state = read_job_state(self._slurm, act.job)
+        same_run = state.restarts == act.restarts and state.start == act.job.start
         result: _Result | None = None
         if state.is_over:
-            result = _ended(state)
+            by_us = act.id in self._given_up and state.state == "CANCELLED"
+            result = ("cancelled", _NOT_BACK) if by_us else _ended(state)
         elif state.waits:
             result = self._hold(act, state)
         elif self._clock() - act.at > act.grace + _GIVE_UP:
-            result = "not done", "it did not come back to the queue"
+            result = self._give_up(now, act, is_running=state.state == "RUNNING" and same_run)
         elif state.state == "RUNNING":
-            same_run = state.restarts == act.restarts and state.start == act.job.start
-            result = self._ask(act) if same_run else _STARTED_AGAIN
+            result = self._ask(now, act) if same_run else _STARTED_AGAIN
         return result
+
+    def _give_up(self, now: _Round, act: OpenAct, *, is_running: bool) -> _Result | None:
+        """Give up a job that did not come back to the queue; cancel it if the policy cancels.
+
+        Only one that this process has asked: another one has had no chance.
+        """
+        policy = now.policies.get(act.policy)
+        may_cancel = policy is not None and policy.action == "cancel"
+        if not (may_cancel and is_running and act.id in self._asked):
+            return "not done", _NOT_BACK
+        if self._clock() - act.at > act.grace + 2 * _GIVE_UP:
+            return "not done", "it did not end"
+        if act.id in self._given_up:
+            return None
+        why = self._why_not(now, act, act.at + act.grace + _LATE)
+        if why:
+            return "not done", why
+        result = self._run_once(act, ["scancel", "--state=RUNNING", act.job.job_id])
+        if result is None:
+            self._given_up.add(act.id)
+        return result
+
+    def _why_not(self, now: _Round, act: OpenAct, since: float) -> str:
+        """Return why nothing may be done about the job of an act any more; see `why_not_now`."""
+        policy = now.policies.get(act.policy)
+        if policy is None:
+            return "its policy is not in the configuration any more"
+        with now.ledger.transaction() as connection:
+            return why_not_now(connection, act.job, policy, since, self._clock())
 
     def _hold(self, act: OpenAct, state: JobState) -> _Result | None:
         """Hold a job that came back to the queue, so that its user can release it."""
@@ -300,11 +359,15 @@ class Reclaimer:
         self._slurm.run(["scontrol", "uhold", act.job.job_id])
         return None
 
-    def _ask(self, act: OpenAct) -> _Result | None:
+    def _ask(self, now: _Round, act: OpenAct) -> _Result | None:
         """Ask a running job for its checkpoint; requeue it held if it does not come back."""
         asked = self._asked.get(act.id)
         if asked is not None:
             if self._clock() - asked > act.grace + _LATE:
+                # Before that, its GPUs may have worked for the checkpoint.
+                why = self._why_not(now, act, asked + act.grace)
+                if why:
+                    return "not done", why
                 self._asked[act.id] = self._clock()
                 self._slurm.run(["scontrol", "requeuehold", act.job.job_id])
             return None
@@ -313,10 +376,13 @@ class Reclaimer:
         request = read_checkpoint_request(self._slurm, act.job)
         if request is None:
             return "not done", "it would not come back to the queue any more"
+        why = self._why_not(now, act, act.window_begin)
+        if why:
+            return "not done", why
         argv = ["scancel", "--batch", f"--signal={request.signal}", act.job.job_id]
         return self._run_once(act, argv)
 
-    def _cancel(self, _: _Round, act: OpenAct) -> _Result | None:
+    def _cancel(self, now: _Round, act: OpenAct) -> _Result | None:
         """Cancel the job, and see that it ends."""
         state, asked = read_job_state(self._slurm, act.job), act.id in self._asked
         result: _Result | None = None
@@ -330,6 +396,9 @@ class Reclaimer:
         elif state.state == "RUNNING" and not asked:
             if not self._is_fresh(act):
                 return "not done", "the service was stopped before the job was cancelled"
+            why = self._why_not(now, act, act.window_begin)
+            if why:
+                return "not done", why
             result = self._run_once(act, ["scancel", "--state=RUNNING", act.job.job_id])
         return result
 

@@ -19,10 +19,16 @@ from slurmkit.formats.display import printable
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.remote.protocol import (
     MAX_PAYLOAD,
+    MUNGE,
     PATH,
+    UNIX,
     ServiceAnswer,
     ServiceQuery,
+    SocketPeer,
+    Voucher,
+    connect_to_socket,
     open_answer,
+    peer_uid,
     seal_query,
 )
 
@@ -40,7 +46,7 @@ class RemoteLedger:
     """A ledger behind a service; functions of the read API take it in place of an open ledger.
 
     Attributes:
-        source: the service's URL.
+        source: the service's URL, or the address of its socket.
         seen_as: who the service takes us for, and what we may see; empty before the first answer.
     """
 
@@ -77,14 +83,20 @@ class RemoteLedger:
             ) from error
 
     def _answer(self, query: ServiceQuery) -> ServiceAnswer:
-        sealed = seal_query(query, service=self._service)
+        voucher: Voucher = MUNGE
         try:
             with closing(_connection(self._section)) as connection:
-                connection.request("POST", PATH, sealed, {"Content-Type": "application/x-munge"})
+                if isinstance(connection, _SocketConnection):
+                    connection.connect()
+                    voucher = SocketPeer(peer_uid(connection.sock))
+                sealed = seal_query(query, service=self._service, voucher=voucher)
+                connection.request("POST", PATH, sealed, {"Content-Type": voucher.content_type})
                 response = connection.getresponse()
                 if response.status != http.HTTPStatus.OK:
                     raise _refusal_error(response)
-                return open_answer(_lines(response), query.nonce, service=self._service)
+                return open_answer(
+                    _lines(response), query.nonce, service=self._service, voucher=voucher
+                )
         except (OSError, http.client.HTTPException) as error:
             raise ServiceError(
                 f"the ledger's service at {self.source} does not answer:"
@@ -128,14 +140,29 @@ def is_the_service(section: ServiceSection) -> bool:
     return section.user == str(me)
 
 
+class _SocketConnection(http.client.HTTPConnection):
+    """A connection to the service on its own host."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost")
+        self._path, self._seconds = path, timeout
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = connect_to_socket(self._path, self._seconds)
+
+
 def _connection(section: ServiceSection) -> http.client.HTTPConnection:
+    if section.url.startswith(UNIX):
+        return _SocketConnection(section.url.removeprefix(UNIX), section.timeout)
     try:
         url = urlsplit(section.url)
         kind = _SCHEMES[url.scheme]
         return kind(url.hostname or "", url.port, timeout=section.timeout)
     except (KeyError, ValueError, http.client.InvalidURL) as error:
         raise BadConfig(
-            f"[ledger.service] url: {section.url!r} is not valid; write http://HOST:PORT"
+            f"[ledger.service] url: {section.url!r} is not valid; write http://HOST:PORT, or"
+            " unix:/PATH of a socket"
         ) from error
 
 

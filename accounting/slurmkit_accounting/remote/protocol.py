@@ -3,15 +3,19 @@
 Every message carries a tag with its purpose, so that a credential made for something else is never
 accepted. Each piece of an answer carries the query's nonce, its own number and the number of
 pieces, so that a forged, mixed or truncated answer is noticed. MUNGE seals all messages: munged
-vouches for the sender's uid.
+vouches for the sender's uid. On a Unix socket nobody else can read or change them, and the kernel
+vouches for both ends, see unix(7), SO_PEERCRED.
 """
 
 from __future__ import annotations
 
 import secrets
+import socket
+import struct
 import subprocess
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,6 +36,9 @@ _REFUSALS = {
     18: "is for another user",
 }
 _NO_MUNGED = (2, 6, 7)
+_UCRED = struct.Struct("iII")  # struct ucred: process, user, group
+UNIX = "unix:"
+"""What the address of a Unix socket begins with: `unix:/PATH`."""
 
 
 class ServiceQuery(
@@ -79,23 +86,121 @@ class _AnswerPiece(
     parts: int
 
 
-def seal_query(query: ServiceQuery, *, service: int) -> bytes:
+class OpenedCredential(msgspec.Struct, frozen=True):
+    """An opened credential: the payload, and the sender's uid as certified by munged."""
+
+    uid: int
+    payload: bytes
+
+
+class Voucher(Protocol):
+    """What seals messages, and certifies who sent them."""
+
+    content_type: str
+
+    def seal(self, payload: bytes, *, reader: int) -> bytes:
+        """Return a credential of the payload, in one line, that only uid `reader` can open."""
+        ...
+
+    def unseal(self, credential: bytes) -> OpenedCredential:
+        """Open a credential.
+
+        Raises:
+            NotVouched: when it is not valid.
+        """
+        ...
+
+
+class Munge:
+    """Messages that munged seals, on any transport."""
+
+    content_type = "application/x-munge"
+
+    def seal(self, payload: bytes, *, reader: int) -> bytes:
+        """See `seal`."""
+        return seal(payload, reader=reader)
+
+    def unseal(self, credential: bytes) -> OpenedCredential:
+        """See `unseal`."""
+        return unseal(credential)
+
+
+class SocketPeer:
+    """Messages on a Unix socket, to and from the process at its other end."""
+
+    content_type = "application/x-slurmkit"
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+
+    def seal(self, payload: bytes, *, reader: int) -> bytes:
+        """Return the payload in one line.
+
+        Raises:
+            NotVouched: when another user than `reader` is at the other end.
+        """
+        if reader != self._uid:
+            raise NotVouched(
+                f"uid {self._uid} listens on the socket, not uid {reader}; set [ledger.service]"
+                " user to the account that the service runs as"
+            )
+        return b64encode(payload)
+
+    def unseal(self, credential: bytes) -> OpenedCredential:
+        """Return what a line holds.
+
+        Raises:
+            NotVouched: when it holds something else.
+        """
+        try:
+            return OpenedCredential(self._uid, b64decode(credential.strip(), validate=True))
+        except ValueError as error:
+            raise NotVouched("the message is not one of slurmkit on a Unix socket") from error
+
+
+def connect_to_socket(path: str, timeout: float) -> socket.socket:
+    """Connect to a Unix socket.
+
+    Raises:
+        OSError: when nobody listens there, or this user may not connect.
+    """
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened.settimeout(timeout)
+    try:
+        opened.connect(path)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the uid of the process at the other end of a Unix socket."""
+    asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(asked)[1])
+
+
+MUNGE = Munge()
+
+
+def seal_query(query: ServiceQuery, *, service: int, voucher: Voucher = MUNGE) -> bytes:
     """Seal a query for the service's uid.
 
     Raises:
+        NotVouched: when somebody else is there in its place.
         ServiceError: when munge does not work.
     """
-    return seal(msgspec.json.encode(query), reader=service)
+    return voucher.seal(msgspec.json.encode(query), reader=service)
 
 
-def open_query(credential: bytes) -> tuple[int, ServiceQuery]:
+def open_query(credential: bytes, voucher: Voucher = MUNGE) -> tuple[int, ServiceQuery]:
     """Open a sealed query; return the asker's uid and the query.
 
     Raises:
         NotVouched: when munged refuses it, it is not a query, or it is too large.
         ServiceError: when munge does not work.
     """
-    opened = unseal(credential)
+    opened = voucher.unseal(credential)
     if len(opened.payload) > MAX_QUERY:
         raise NotVouched(
             f"the query is too large; at most {MAX_QUERY} bytes are allowed; use fewer filters"
@@ -109,7 +214,9 @@ def open_query(credential: bytes) -> tuple[int, ServiceQuery]:
         ) from error
 
 
-def seal_answer(answer: ServiceAnswer, nonce: str, *, asker: int) -> Iterator[bytes]:
+def seal_answer(
+    answer: ServiceAnswer, nonce: str, *, asker: int, voucher: Voucher = MUNGE
+) -> Iterator[bytes]:
     """Seal an answer for the asker's uid; yield one piece per line.
 
     Raises:
@@ -122,16 +229,19 @@ def seal_answer(answer: ServiceAnswer, nonce: str, *, asker: int) -> Iterator[by
     for part in range(parts):
         head = msgspec.json.encode(_AnswerPiece(nonce, part, parts))
         body = whole[part * MAX_PAYLOAD : (part + 1) * MAX_PAYLOAD]
-        yield seal(head + b"\n" + body, reader=asker) + b"\n"
+        yield voucher.seal(head + b"\n" + body, reader=asker) + b"\n"
 
 
-def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> ServiceAnswer:
+def open_answer(
+    credentials: Iterable[bytes], nonce: str, *, service: int, voucher: Voucher = MUNGE
+) -> ServiceAnswer:
     """Open the pieces of the answer to the query with a nonce.
 
     Args:
         credentials: the sealed pieces, in order.
         nonce: nonce of the query.
         service: uid of the service.
+        voucher: opens them.
 
     Raises:
         NotVouched: when a piece is not from the service, belongs to another answer, or is missing.
@@ -140,7 +250,7 @@ def open_answer(credentials: Iterable[bytes], nonce: str, *, service: int) -> Se
     texts: list[bytes] = []
     parts = 1
     for credential in credentials:
-        opened = unseal(credential)
+        opened = voucher.unseal(credential)
         if opened.uid != service:
             raise NotVouched(
                 f"the answer comes from uid {opened.uid}, but the service runs as uid {service};"
@@ -167,13 +277,6 @@ def _split_piece(payload: bytes) -> tuple[_AnswerPiece, bytes]:
         return msgspec.json.decode(head, type=_AnswerPiece), text
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NotVouched("the answer does not come from slurmkit's ledger service") from error
-
-
-class OpenedCredential(msgspec.Struct, frozen=True):
-    """An opened credential: the payload, and the sender's uid as certified by munged."""
-
-    uid: int
-    payload: bytes
 
 
 def seal(payload: bytes, *, reader: int) -> bytes:

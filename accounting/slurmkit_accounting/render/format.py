@@ -16,6 +16,8 @@ from slurmkit_accounting.reports.model import (
 
 UNKNOWN = "?"
 
+_EMPTY = '""'  # an empty name, in a sentence
+
 
 def format_count(number: int, what: str) -> str:
     """Return a number with its noun: `1 run`, `2 runs`."""
@@ -99,7 +101,10 @@ def _window_lines(meta: Meta, *, brief: bool) -> Iterator[str]:
 
 
 def _filter_note(meta: Meta) -> str:
-    parts = [f"{name} {' or '.join(values)}" for name, values in meta.filters.items()]
+    parts = [
+        " ".join((name, " or ".join(value or _EMPTY for value in values)))
+        for name, values in meta.filters.items()
+    ]
     parts += [f"job {meta.job}"] if meta.job else []
     return f"; only {', '.join(parts)}" if parts else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,24 +69,49 @@ class Figure(NamedTuple):
     words: str
 
 
+class ReportPage(NamedTuple):
+    """What a page shows of a report, all values as text that is not escaped."""
+
+    meta: Meta
+    title: str
+    span: str
+    tiles: list[Tile]
+    figures: list[Figure]
+    hatched: bool
+    tables: list[HtmlTable]
+    options: tuple[str, ...]
+    footer: list[str]
+    made: str
+
+
 def as_html(report: Report) -> str:
     """Render the page; all text from outside is escaped."""
-    return _template().render(
+    return _template().render(report_page(report)._asdict())
+
+
+def report_page(report: Report) -> ReportPage:
+    """Return what a page shows of a report; also for the pages of the portal."""
+    return ReportPage(
         meta=report.meta,
         title=_title(report.meta),
         span=_window_and_clusters(report.meta),
-        tiles=list(_tiles(report.meta)),
-        figures=[
-            Figure(panel, chart_layouts(panel), legend(panel), _words(panel))
-            for panel in report.panels
-            if panel.labels
-        ],
+        tiles=_tiles(report.meta),
+        figures=figures_of(report.panels),
         hatched=any(one.look == "hatched" for panel in report.panels for one in panel.series),
         tables=list(_tables(report)),
         options=_OPTIONS_COLUMNS,
         footer=list(footer_lines(report.meta)),
         made=format_utc(report.meta.made),
     )
+
+
+def figures_of(panels: Iterable[Panel]) -> list[Figure]:
+    """Lay out the charts that have something to show."""
+    return [
+        Figure(panel, chart_layouts(panel), legend(panel), _describe_chart(panel))
+        for panel in panels
+        if panel.labels
+    ]
 
 
 def column_heading(name: str) -> str:
@@ -96,7 +121,7 @@ def column_heading(name: str) -> str:
     return " ".join(_HEADING_WORDS.get(word, word) for word in words.split("_"))
 
 
-def _words(panel: Panel) -> str:
+def _describe_chart(panel: Panel) -> str:
     """Return what a chart shows in words; of one over time the tables below have the numbers."""
     return f"{panel.title}. {describe_bars(panel)}" if panel.kind == "bars" else panel.title
 

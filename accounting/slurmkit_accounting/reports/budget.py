@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from slurmkit.config.files import config_paths, load_section
+from slurmkit.config.files import config_paths, further_site_folder, load_section
 from slurmkit.errors import BadConfig
 from slurmkit_accounting.calendar import day_of
 from slurmkit_accounting.config import LedgerSection
@@ -227,7 +227,10 @@ def _notes(budgets: int, shown: int, scope: Scope) -> Iterable[str]:
         )
         return
     of_all = f" of {budgets}" if scope.is_everything else ""
-    yield f"budgets: {shown}{of_all} in {path} are in force and visible to you"
+    yield (
+        f"budgets: {shown}{of_all} in {path} are in force and visible to you; this release is the"
+        " last one that reads them: slurmkit allocation import grants them as allocations"
+    )
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -256,8 +259,15 @@ def load_budgets() -> tuple[Budget, ...]:
         BadConfig: when the file cannot be read or is not a file of budgets.
     """
     path = budgets_path()
-    if path is None:
-        return ()
+    return () if path is None else read_budgets(path)
+
+
+def read_budgets(path: Path) -> tuple[Budget, ...]:
+    """Read a file of budgets.
+
+    Raises:
+        BadConfig: when it cannot be read or is not a file of budgets.
+    """
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), _BudgetsFile).budget
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -271,5 +281,7 @@ def budgets_path() -> Path | None:
     configured = load_section("ledger", LedgerSection).budgets
     if configured:
         return Path(configured)
-    candidates = [path.parent / BUDGETS_FILE for path in config_paths()]
+    folders = dict.fromkeys(path.parent for path in config_paths())
+    folders.pop(further_site_folder(), None)  # each *.toml there is a configuration file
+    candidates = [folder / BUDGETS_FILE for folder in folders]
     return next((path for path in reversed(candidates) if path.exists()), None)

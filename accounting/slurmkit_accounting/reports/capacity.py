@@ -56,7 +56,10 @@ _DEFINITIONS = (
         "gpu_hours_used, gpu_efficiency: of the runs that ended in the month and whose GPUs were"
         " measured for at least half of their time; what was measured stands for the whole run"
     ),
-    "wait_hours: from submission to start, summed over the runs that started in the month",
+    (
+        "wait_hours: from submission to start, summed over the runs that started in the month; jobs"
+        " that still wait, or were cancelled before they started, are not in it"
+    ),
 )
 
 
@@ -152,7 +155,8 @@ def _panels(
     waits = {name: wait for name, tally in usage.items() if (wait := _mean_wait(tally)) is not None}
     if waits:
         named = dict(sorted(waits.items(), key=lambda pair: -pair[1]))
-        yield bars_panel("Mean wait", "hours", named, "From submission to start.")
+        note = "From submission to start, of the runs that started."
+        yield bars_panel("Mean wait", "hours", named, note)
 
 
 def _by_month_and_cluster(

@@ -20,9 +20,10 @@ from slurmkit_accounting.calendar import UNITS, WindowPart, Zone, split_window
 from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.ledger.schema.usage import HOUR, SUMS
 from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, Dimensions
-from slurmkit_accounting.reports.question import EVERYTHING, Scope
+from slurmkit_accounting.reports.question import CLOCKS_AHEAD, EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.tally import Tally, run_outcome
+from slurmkit_accounting.sacct.values import LATEST_TIME
 from slurmkit_accounting.usage.bins import NO_GPU, UsageKey
 from slurmkit_accounting.usage.closed_months import (
     ClosedMonth,
@@ -49,6 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         window: [from, to), epoch seconds.
+        is_until_now: whether nobody named an end, so that the window ends now; see `events_end`.
         zone: time zone of days and months.
         units: hour, day, week or month, if rows are split by them.
         filters: only usage with one of these values, by dimension.
@@ -66,6 +68,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     scope: Scope = EVERYTHING
     now: int
+    is_until_now: bool = False
+
+    @property
+    def events_end(self) -> int:
+        """The end of the window for what happened at one moment, epoch seconds.
+
+        A window until now also has the events of this very second, and those of a node whose clock
+        is ahead.
+        """
+        _, end = self.window
+        ahead = min(self.now + CLOCKS_AHEAD + 1, LATEST_TIME)
+        return max(end, ahead) if self.is_until_now else end
 
 
 class CountedUsage:
@@ -245,16 +259,14 @@ class CountedUsage:
         closed: UsageCells,
     ) -> None:
         """Count ended runs by what the report tells apart, into `cells` or `closed`."""
-        import numpy as np  # noqa: PLC0415  numpy takes 0.1 s
-
-        from slurmkit_accounting.usage import held  # noqa: PLC0415  it needs numpy
+        from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
 
         ended = held.EndedUsage(connection, asked.edges)
         alike, users = self._group_keys(ended.keys, by)
         groupings = [alike.of_keys, users.of_keys]
         if any(as_closed):  # a closed month is compared key by key
             groupings.append(list(range(len(ended.keys))))
-        tables = ended.by_groups([np.array(each, np.int64) for each in groupings])
+        tables = ended.by_groups(groupings)
         for part, (of_alike, of_users, *of_keys) in enumerate(tables):
             if as_closed[part]:
                 for place, sums in held.rows_in_use(of_keys[0]):

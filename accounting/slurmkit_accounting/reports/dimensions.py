@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from slurmkit_accounting.calendar import UNITS
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.people.pi import Owner, People
 from slurmkit_accounting.reports.question import Scope
@@ -28,6 +29,16 @@ def dimension_name(name: str) -> str:
     return name.replace("-", "_")
 
 
+def load_cluster_names(connection: Connection) -> dict[int, str]:
+    """Load the names of clusters by id; nobody may change them."""
+    query = select(clusters.c.id, clusters.c.name)
+    return once(
+        connection,
+        "cluster names",
+        lambda: {row[0]: row[1] for row in connection.execute(query)},
+    )
+
+
 class RunOwner(NamedTuple):
     """Who ran some runs (id in table `people`, None if unknown), and the PI who is charged."""
 
@@ -45,9 +56,7 @@ class Dimensions:
 
     def __init__(self, connection: Connection, rates: Rates) -> None:
         self.people = People.load(connection)
-        self.clusters: dict[int, str] = {
-            row[0]: row[1] for row in connection.execute(select(clusters.c.id, clusters.c.name))
-        }
+        self.clusters = load_cluster_names(connection)
         self._rates = rates
         self._owners: dict[tuple[object, ...], RunOwner] = {}
         self._of: dict[str, Callable[[UsageKey], str]] = {

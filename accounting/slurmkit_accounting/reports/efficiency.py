@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
@@ -22,7 +22,7 @@ from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, sum_columns
 from slurmkit_accounting.reports.panels import MeasuredGpuHours, bars_panel, used_panel
-from slurmkit_accounting.reports.selection import RunSelection, runs_ended_within
+from slurmkit_accounting.reports.selection import RunSelection, runs_measured_within
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 
 DEFAULT_BY = ("user", "partition")
@@ -70,7 +70,6 @@ _DEFINITIONS = (
 _HELD_COLUMNS = tuple(
     runs.c[name] for name in ("nodes", "cpus", "gpus", "time_limit", "alloc_tres")
 )
-_MEASURED_COLUMNS = [runs.c[name] for name in ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")]
 
 
 class HeldResources(msgspec.Struct, frozen=True):
@@ -188,8 +187,7 @@ def efficiency_report(ledger: Ledger, question: Question, by: Sequence[str] = DE
     uses: dict[tuple[tuple[str, ...], HeldResources], ResourceUse] = {}
     with ledger.transaction() as connection:
         selection = RunSelection(connection, question)
-        measured = or_(*(column.is_not(None) for column in _MEASURED_COLUMNS))
-        where = (*runs_ended_within(question.window), measured)
+        where = runs_measured_within(question.window)
         memory = _memory_by_gpu_type(connection)
         aggregates = [*_AGGREGATES, *map(_fitting, _sizes(memory))]
         for labels, values in selection.sums_by(names, _HELD_COLUMNS, aggregates, *where):

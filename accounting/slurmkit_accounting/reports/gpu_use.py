@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.gpu_use.series import CurvePoint
@@ -40,7 +40,8 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         index: Slurm's index on its node.
         mig: UUID of the MIG instance; empty for a whole GPU.
         shared: whether other jobs held the GPU, too; then utilisation and memory are the job's own.
-        source: `exporter`, `prometheus` or `jobstats`.
+        source: `exporter`, `prometheus`, `jobstats`; `prometheus_running`: Prometheus as it was
+            asked while the run went on.
         utilisation: mean, 0 to 1.
         percentile_95: 95th percentile of the utilisation, 0 to 1, exact to 0.01.
         at_zero: share of the samples at 0 %.
@@ -133,7 +134,7 @@ def load_gpu_use(
         LedgerError: when the ledger cannot be read.
     """
     with ledger.transaction() as connection:
-        rows = _shown_runs(connection, job, cluster, scope)
+        rows = load_shown_runs(connection, is_of_job(job), cluster, scope)
         if not rows:
             raise BadInput(f"the ledger has no run of job {job} that you may see")
         with_gpus = [row for row in rows if row.start is not None and "gres/" in row.alloc_tres]
@@ -161,10 +162,11 @@ def load_gpu_use(
     )
 
 
-def _shown_runs(
-    connection: Connection, job: str, cluster: str | None, scope: Scope
+def load_shown_runs(
+    connection: Connection, where: ColumnElement[bool], cluster: str | None, scope: Scope
 ) -> Sequence[Any]:
-    query = select(runs).where(is_of_job(job), runs.c.retracted.is_(None))
+    """Load the runs that meet a condition and that the reader may see, oldest first."""
+    query = select(runs).where(where, runs.c.retracted.is_(None))
     if cluster is not None:
         query = query.join(clusters).where(clusters.c.name == cluster)
     dimensions, known_eras = Dimensions(connection, Rates()), load_eras(connection)
@@ -199,9 +201,11 @@ def _best_source(uses: Iterable[GpuUse]) -> list[GpuUse]:
     return max(by_source.values(), key=_weight)
 
 
-def _weight(uses: Sequence[GpuUse]) -> float:
+def _weight(uses: Sequence[GpuUse]) -> tuple[float, bool]:
     return source_weight(
-        sum(use.samples for use in uses), sum(use.measured_seconds for use in uses)
+        uses[0].source,
+        sum(use.samples for use in uses),
+        sum(use.measured_seconds for use in uses),
     )
 
 

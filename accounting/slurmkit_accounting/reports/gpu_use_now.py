@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, or_, select, text
 
-from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS, LatestSamples, load_latest
+from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
 from slurmkit_accounting.ledger.bulk_write import in_values
@@ -23,9 +22,11 @@ from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.selection import usage_keys_of
 from slurmkit_accounting.usage.tables import load_eras
 
+if TYPE_CHECKING:
+    from slurmkit_accounting.gpu_use.latest import UseLately
+
 _MOST_RECENT = 60  # values for a sparkline
 _LEAST_STEP = 30  # seconds of one of them
-_GAP = 3  # intervals without a sample: then it is unknown what happened between
 _OF_RUN = [
     runs.c[name] for name in (
         "id", "cluster_id", "job_id_raw", "job_id", "user", "uid", "account", "partition", "qos",
@@ -116,20 +117,18 @@ def load_gpu_use_now(ledger: Ledger, asked: NowQuestion, now: float) -> tuple[Gp
         LedgerError: when the ledger cannot be read.
     """
     begin = now - asked.seconds
+    step = max(_LEAST_STEP, -(-min(asked.seconds, KEPT_SECONDS) // _MOST_RECENT))
     with ledger.transaction() as connection:
         names = {row.id: row.name for row in connection.execute(select(clusters))}
         found = _shown_runs(connection, asked)
         uses = _uses_of(connection, found, asked.nodes)
-        samples = load_latest(
-            connection, begin, [use.id for use, _ in uses], {use.node for use, _ in uses}
-        )
-        curves: dict[int, Curve] = {}
+        lately = _load_lately(connection, begin, uses, step)
         if asked.seconds > KEPT_SECONDS:
-            curves = _load_curves(connection, [use.id for use, _ in uses])
+            lately = _reach_back(connection, lately, begin)
     shown = [
-        _now(use, run, names, samples[use.id], curves.get(use.id), asked, now)
+        _now(use, run, names[use.cluster_id], lately[use.id], step, now)
         for use, run in uses
-        if use.id in samples
+        if use.id in lately
     ]
     return tuple(
         sorted(shown, key=lambda each: (each.cluster, each.job_id_raw, each.node, each.index or 0))
@@ -189,33 +188,29 @@ def _uses_of(
     ]
 
 
-def _load_curves(connection: Connection, numbers: Sequence[int]) -> dict[int, Curve]:
-    query = select(gpu_curves.c.use_id, gpu_curves.c.begin, gpu_curves.c.step, gpu_curves.c.points)
-    rows = connection.execute(query.where(in_values(connection, gpu_curves.c.use_id, numbers)))
-    return {number: Curve.unpack(*curve) for number, *curve in rows}
+def _load_lately(
+    connection: Connection, begin: float, uses: Sequence[tuple[Any, Any]], step: int
+) -> dict[int, UseLately]:
+    """Load what the samples since a time say of each summary, by its row id."""
+    if not uses:
+        return {}
+    from slurmkit_accounting.gpu_use.latest import load_latest  # noqa: PLC0415  numpy takes 0.1 s
 
-
-def _now(
-    use: Any,
-    run: Any,
-    names: dict[int, str],
-    samples: LatestSamples,
-    curve: Curve | None,
-    asked: NowQuestion,
-    now: float,
-) -> GpuUseNow:
-    _, shared, last = samples.last
-    known = [(at, share * 100) for at, share in zip(samples.times, samples.shares, strict=True)]
-    since, busiest = (
-        _since(known, use.interval),
-        max((percent for _, percent in known), default=None),
+    return load_latest(
+        connection,
+        begin,
+        {use.id: use.interval for use, _ in uses},
+        {use.node for use, _ in uses},
+        {use.cluster_id for use, _ in uses},
+        step,
     )
-    if curve is not None and known:
-        since, busiest = _reach_back(curve, now - asked.seconds, since, busiest)
-    total = last.memory_total_mib
-    step = max(_LEAST_STEP, -(-min(asked.seconds, KEPT_SECONDS) // _MOST_RECENT))
+
+
+def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: float) -> GpuUseNow:
+    _, shared, last = lately.last
+    total, busiest = last.memory_total_mib, lately.busiest
     return GpuUseNow(
-        cluster=names[use.cluster_id],
+        cluster=cluster,
         job_id=run.job_id,
         job_id_raw=run.job_id_raw,
         user=run.user,
@@ -229,59 +224,31 @@ def _now(
         memory_mib=last.memory_mib,
         memory_total_mib=use.memory_total_mib if total is None else total,
         watts=None if last.watts is None else round(last.watts),
-        since=since,
+        since=lately.since,
         busiest=None if busiest is None else round(busiest, 1),
-        recent=_recent(known, last.at, step, use.interval),
+        recent=lately.recent,
         recent_step=step,
     )
 
 
-def _since(known: Sequence[tuple[float, float]], interval: int) -> float | None:
-    """Return the time of the first sample after the last gap."""
-    since = known[0][0] if known else None
-    for (before, _), (after, _) in pairwise(known):
-        if after - before > _GAP * interval:
-            since = after
-    return since
-
-
 def _reach_back(
-    curve: Curve, begin: float, since: float | None, busiest: float | None
-) -> tuple[float | None, float | None]:
-    """Return `since` and `busiest` with the points of the curve that are older than an hour."""
+    connection: Connection, lately: dict[int, UseLately], begin: float
+) -> dict[int, UseLately]:
+    """Return what GPUs did, with the points of their curves that are older than an hour."""
+    query = select(gpu_curves.c.use_id, gpu_curves.c.begin, gpu_curves.c.step, gpu_curves.c.points)
+    rows = connection.execute(query.where(in_values(connection, gpu_curves.c.use_id, lately)))
+    return lately | {
+        number: _reach_back_by_curve(lately[number], Curve.unpack(*curve), begin)
+        for number, *curve in rows
+    }
+
+
+def _reach_back_by_curve(lately: UseLately, curve: Curve, begin: float) -> UseLately:
+    since, busiest = lately.since, lately.busiest
     for point in reversed(list(curve.points())):
         if since is None or point.at >= since:
             continue
         if point.at + curve.step < begin or point.utilisation is None:
             break
         since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilisation)
-    return since, busiest
-
-
-def _recent(
-    known: Sequence[tuple[float, float]], last: float, step: int, interval: int
-) -> tuple[int | None, ...]:
-    """Return the mean of each `step` seconds up to `last`, in whole percent.
-
-    A sample covers the time since the one before, one interval at most: so a step between two
-    samples, which come a little late or early, has the value of the later one.
-    """
-    if not known:
-        return ()
-    count = min(int((last - known[0][0]) // step) + 1, _MOST_RECENT)
-    sums = [[0.0, 0.0] for _ in range(count)]
-    covering: list[float | None] = [None] * count
-    covered = min(interval, step)
-    for at, percent in known:
-        place = count - 1 - int((last - at) // step)
-        if 0 <= place < count:
-            sums[place][0] += percent
-            sums[place][1] += 1
-        before = count - 1 - int((last - at + covered) // step)
-        if 0 <= before < count:
-            covering[before] = percent
-    means = (
-        total / number if number else cover
-        for (total, number), cover in zip(sums, covering, strict=True)
-    )
-    return tuple(None if mean is None else round(mean) for mean in means)
+    return lately._replace(since=since, busiest=busiest)

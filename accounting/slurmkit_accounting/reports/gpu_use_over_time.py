@@ -413,7 +413,9 @@ def _best_source(rows: Sequence[Any]) -> Sequence[Any]:
     return max(
         by_source.values(),
         key=lambda some: source_weight(
-            sum(row.samples for row in some), sum(row.measured_seconds for row in some)
+            some[0].source,
+            sum(row.samples for row in some),
+            sum(row.measured_seconds for row in some),
         ),
     )
 

@@ -29,6 +29,7 @@ COLUMNS = (
     Column("idle"),
 )
 DEFAULT_SOURCE = "slurm"
+_NEWEST = 300  # seconds; an older sample says nothing of what the GPU does now
 _HELD_STATES = frozenset(("held", "shared"))
 
 
@@ -110,26 +111,53 @@ def _read_samples(
 def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -> dict[str, Any]:
     own = [one for one in samples if one.index == gpu.index and one.utilisation is not None]
     since = min((one.taken for one in own), default=None)
+    newest = max((one.taken for one in own), default=None)
     busiest = max((one.utilisation or 0 for one in own), default=None)
-    lasted = None if since is None else now - since
+    lasted = None if since is None or newest is None else newest - since
+    is_fresh = newest is not None and now - newest <= _NEWEST
+    held = gpu.since if _shows_all_holders(gpu) else None
     return {
         "node": gpu.node,
         "gpu": gpu.index,
         "gpu_type": gpu.type or "?",
+        **_holder(gpu),
+        "held_hours": None if held is None else (now - held) / 3600,
+        "busiest": None if busiest is None else busiest / 100,
+        "measured_minutes": None if lasted is None else lasted / 60,
+        "idle": _is_idle(busiest, lasted if is_fresh else 0.0, held, bound, now),
+    }
+
+
+def _holder(gpu: Gpu) -> dict[str, str]:
+    """Return who holds a GPU; `?` if Slurm hides one of its jobs, so that nobody is named alone."""
+    if not _shows_all_holders(gpu):
+        return dict.fromkeys(("job", "user", "account"), "?")
+    return {
         "job": gpu.job_id or ", ".join(share.job_id for share in gpu.sharers) or "?",
         "user": gpu.user or ", ".join(share.user for share in gpu.sharers) or "?",
         "account": gpu.account or "?",
-        "held_hours": None if gpu.since is None else (now - gpu.since) / 3600,
-        "busiest": None if busiest is None else busiest / 100,
-        "measured_minutes": None if lasted is None else lasted / 60,
-        "idle": _is_idle(busiest, lasted, gpu.since, bound, now),
     }
+
+
+def _shows_all_holders(gpu: Gpu) -> bool:
+    """Return whether the jobs that Slurm shows hold all shards and MPS units that are in use."""
+    if gpu.state != "shared":
+        return True
+    for sharing in (gpu.shard, gpu.mps):
+        if sharing is None or (not sharing.by and sharing.used == 0):
+            continue
+        amounts = [share.amount for share in sharing.by]
+        if sharing.used is None or None in amounts:
+            return False
+        if sum(amount or 0 for amount in amounts) != sharing.used:
+            return False
+    return True
 
 
 def _is_idle(
     busiest: float | None, lasted: float | None, held: int | None, bound: IdleBound, now: float
 ) -> str | None:
-    """Return `yes` or `no`; None if the GPU was not measured, or not for long enough."""
+    """Return `yes` or `no`; None if the GPU was not measured, or not for long enough until now."""
     if busiest is None or lasted is None:
         return None
     if busiest >= bound.percent:

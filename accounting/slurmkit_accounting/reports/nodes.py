@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,13 +12,15 @@ from sqlalchemy import Connection, func, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.notices import node_events_task, task_runs
 from slurmkit_accounting.ledger.schema.runs import clusters, node_events
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series, sum_columns
 
-SUBJECTS = ("node", "gpu", "check")
+OUTAGE = "outage"
+SUBJECTS = ("node", "gpu", "check", OUTAGE)
 _TEXTS = {"node": ("checks",), "gpu": ("nodes", "checks"), "check": ("nodes",)}
 _MOST_BARS = 20
 # What node_check.py and our prolog and epilog write: `slurmkit: CHECK [GPU]: text; …`.
@@ -44,6 +46,10 @@ _DEFINITIONS = (
         " by slurmctld; other: the reason of an administrator"
     ),
 )
+_REASONS = (
+    "reasons: what the node was down or drained for, one after another, and who gave each, as"
+    " slurmdbd has it; the outage ended when the node was resumed"
+)
 _SEVERAL = "an outage for several GPUs or checks is in the row of each of them, with all its hours"
 
 
@@ -66,6 +72,7 @@ class Outage(msgspec.Struct, frozen=True):
         node: name of the node; with several clusters `CLUSTER/NODE`.
         begin: epoch seconds.
         end: epoch seconds; None while it lasts.
+        reasons: each reason with who gave it, in their order; may name people.
         faults: what the reasons name, each once.
         repeated: what of it an earlier outage of the window was for, too.
         seconds: length within the window.
@@ -75,19 +82,24 @@ class Outage(msgspec.Struct, frozen=True):
     node: str
     begin: int
     end: int | None
+    reasons: tuple[str, ...]
     faults: frozenset[Fault]
     repeated: frozenset[Fault]
     seconds: int
     gpu_seconds: int | None
 
 
-def nodes_report(ledger: Ledger, question: Question, by: str = "node") -> Report:
-    """Report outages within the window, most GPU-hours lost first.
+def nodes_report(
+    ledger: Ledger, question: Question, by: str = "node", node: str | None = None
+) -> Report:
+    """Report outages within the window, most GPU-hours lost first; by outage the newest first.
 
     Args:
         ledger: open for reading.
-        question: window; of the filters only `cluster` has an effect.
-        by: `node`, `gpu` or `check`.
+        question: window; of the filters only `cluster` has an effect. A scope of less than
+            everything sees no texts of reasons.
+        by: `node`, `gpu`, `check`, or `outage` for the history, a row for each.
+        node: only outages of this node.
 
     Raises:
         BadInput: for another `by`.
@@ -95,7 +107,69 @@ def nodes_report(ledger: Ledger, question: Question, by: str = "node") -> Report
     """
     if by not in SUBJECTS:
         raise BadInput(f"by must be {', '.join(SUBJECTS[:-1])} or {SUBJECTS[-1]}; not {by!r}")
-    columns = (
+    columns = _HISTORY if by == OUTAGE else _sums(by)
+    with ledger.transaction() as connection:
+        outages = load_outages(connection, question)
+        if node is not None:
+            outages = [each for each in outages if each.node.rpartition("/")[2] == node]
+        if by == OUTAGE:
+            rows = _history(outages, with_reasons=question.scope.is_everything)
+        else:
+            rows = _rows(outages, by)
+        meta = Meta(
+            report="nodes",
+            by=(by,),
+            filters=question.filters | ({} if node is None else {"node": (node,)}),
+            total=sum_columns(columns, rows),
+            definitions=_definitions(by),
+            notes=(*([] if rows else [_nothing(outages, by)]), *_unread(connection, question)),
+            **provenance.ledger_fields(ledger, connection, question.now, question.scope),
+            **provenance.window_fields(connection, question.window, question.zone, question.now),
+        )
+    panels = () if by == OUTAGE else (_panel(rows, by),)
+    return Report(meta, columns, tuple(rows), panels)
+
+
+_HISTORY = (
+    Column("node"),
+    Column("checks"),
+    Column("gpu"),
+    Column("failed", "time"),
+    Column("well_since", "time"),
+    Column("hours_out", "hours", adds_up=True),
+    Column("gpu_hours_lost", "hours", adds_up=True),
+    Column("repeated"),
+    Column("reasons"),
+)
+
+
+def _history(outages: Sequence[Outage], *, with_reasons: bool) -> list[dict[str, Any]]:
+    """Return a row for each outage, the newest first."""
+    newest = sorted(outages, key=lambda each: (-each.begin, each.node))
+    return [
+        {
+            "node": each.node,
+            "checks": " ".join(sorted({fault.check for fault in each.faults})),
+            "gpu": " ".join(sorted({fault.gpu for fault in each.faults} - {""})),
+            "failed": each.begin,
+            "well_since": each.end,
+            "hours_out": each.seconds / HOUR,
+            "gpu_hours_lost": None if each.gpu_seconds is None else each.gpu_seconds / HOUR,
+            "repeated": " ".join(sorted({fault.check for fault in each.repeated})),
+            "reasons": "; then ".join(each.reasons) if with_reasons else None,
+        }
+        for each in newest
+    ]
+
+
+def _definitions(by: str) -> tuple[str, ...]:
+    if by == OUTAGE:
+        return (*_DEFINITIONS, _REASONS)
+    return _DEFINITIONS if by == "node" else (*_DEFINITIONS, _SEVERAL)
+
+
+def _sums(by: str) -> tuple[Column, ...]:
+    return (
         Column(by),
         *map(Column, _TEXTS[by]),
         Column("outages", "count", adds_up=by == "node"),
@@ -105,20 +179,6 @@ def nodes_report(ledger: Ledger, question: Question, by: str = "node") -> Report
         Column("last_failed", "time"),
         Column("well_since", "time"),
     )
-    with ledger.transaction() as connection:
-        outages = load_outages(connection, question)
-        rows = _rows(outages, by)
-        meta = Meta(
-            report="nodes",
-            by=(by,),
-            filters=question.filters,
-            total=sum_columns(columns, rows),
-            definitions=_DEFINITIONS if by == "node" else (*_DEFINITIONS, _SEVERAL),
-            notes=() if rows else (_nothing(outages, by),),
-            **provenance.ledger_fields(ledger, connection, question.now, question.scope),
-            **provenance.window_fields(connection, question.window, question.zone, question.now),
-        )
-    return Report(meta, columns, tuple(rows), (_panel(rows, by),))
 
 
 def load_outages(connection: Connection, question: Question) -> list[Outage]:
@@ -189,11 +249,16 @@ def _outage(
         node=prefix + chain[0].node,
         begin=chain[0].start,
         end=None if None in ends else max(ends),
+        reasons=tuple(dict.fromkeys(map(_reason, chain))),
         faults=faults,
         repeated=again,
         seconds=seconds,
         gpu_seconds=None if any(event.gpus is None for event in chain) else gpu_seconds,
     )
+
+
+def _reason(event: Any) -> str:
+    return f"{event.reason or 'no reason'} ({event.user})" if event.user else event.reason
 
 
 def parse_faults(reason: str) -> tuple[Fault, ...]:
@@ -257,6 +322,17 @@ def _nothing(outages: Sequence[Outage], by: str) -> str:
     return (
         "no node was down or drained; only operators see that where slurmdbd has PrivateData=events"
     )
+
+
+def _unread(connection: Connection, question: Question) -> Iterator[str]:
+    """Yield since when the outages of a cluster could not be read, and why."""
+    names = connection.scalars(select(clusters.c.name).order_by(clusters.c.name)).all()
+    for name in names:
+        query = select(task_runs.c.due, task_runs.c.error)
+        row = connection.execute(query.where(task_runs.c.task == node_events_task(name))).first()
+        if row is not None and row.error and row.due < question.window[1]:
+            since = question.zone.show(row.due)
+            yield f"outages of {name} since {since} could not be read: {row.error}"
 
 
 def _panel(rows: Sequence[Mapping[str, Any]], by: str) -> Panel:

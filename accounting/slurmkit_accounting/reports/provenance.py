@@ -10,10 +10,11 @@ from sqlalchemy import Connection, func, or_, select
 
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.coverage import load_gaps, load_spans
-from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.database import Ledger, once
 from slurmkit_accounting.ledger.schema.people import people_syncs
 from slurmkit_accounting.ledger.schema.runs import UNREAD, clusters, rejects, revisions, runs
 from slurmkit_accounting.reports.counted import CountedUsage
+from slurmkit_accounting.reports.dimensions import load_cluster_names
 from slurmkit_accounting.reports.model import ClosedMonthSummary
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.reports.selection import RunSelection, overlapping_runs
@@ -31,8 +32,10 @@ def ledger_fields(
     The owner of a rejected line is unknown, so only readers who may see everything get their
     number.
     """
-    known = connection.execute(select(clusters).order_by(clusters.c.name)).all()
-    ingests = load_last_ingests(connection)
+    by_name = select(clusters).order_by(clusters.c.name)
+    known = once(connection, "clusters", lambda: connection.execute(by_name).all())
+    ingests = once(connection, "last ingests", lambda: load_last_ingests(connection))
+    last_sync = select(func.max(people_syncs.c.at))
     last = min(ingests.values(), default=None)
     return {
         "source": f"ledger {ledger.source}{_single_user_note(known)}",
@@ -40,7 +43,9 @@ def ledger_fields(
         "gpus_not_tracked": tuple(one.name for one in known if one.tracks_gpus is False),
         "last_ingest": last,
         "data_age": None if last is None else max(now - last, 0),
-        "last_people_sync": connection.scalar(select(func.max(people_syncs.c.at))),
+        "last_people_sync": once(
+            connection, "last people sync", lambda: connection.scalar(last_sync)
+        ),
         "rejects": (
             connection.scalar(select(func.count()).select_from(rejects).where(UNREAD))
             if scope.is_everything
@@ -55,7 +60,7 @@ def window_fields(
 ) -> dict[str, Any]:
     """Return the fields of `Meta` about the ledger's coverage of a window."""
     begin, end = window
-    names = {row[0]: row[1] for row in connection.execute(select(clusters.c.id, clusters.c.name))}
+    names = load_cluster_names(connection)
     first_spans = [
         spans[0] for spans in (load_spans(connection, number) for number in names) if spans
     ]
@@ -122,6 +127,6 @@ def _corrected_jobs(
         changed_since,
         *overlapping_runs(closing.span),
     )
-    rows = selection.rows(("job_id",), *where, retracted=True)
+    rows = selection.rows(("job_id",), *where, retracted=True, in_order=True)
     jobs = list(islice((row.job_id for row, _ in rows), _JOBS_SHOWN + 1))
     return (*jobs[:_JOBS_SHOWN], *(["and more"] if len(jobs) > _JOBS_SHOWN else []))

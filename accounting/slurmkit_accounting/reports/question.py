@@ -17,16 +17,23 @@ class Scope(msgspec.Struct, frozen=True):
         pis: ids of PIs in table `people`.
         uids: uids of users whom the directory does not know. Runs of a known person who once had
             the uid are not included.
+        with_totals: whether the reader also sees sums over all runs, which name nobody.
     """
 
     people: frozenset[int] | None = None
     pis: frozenset[int] | None = None
     uids: frozenset[int] | None = None
+    with_totals: bool = False
 
     @property
     def is_everything(self) -> bool:
         """Whether the reader may see all runs."""
         return self.people is None and self.pis is None and self.uids is None
+
+    @property
+    def of_totals(self) -> Scope:
+        """The scope of sums that name nobody."""
+        return EVERYTHING if self.with_totals else self
 
     def shows(self, person: int | None, pi: int | None, uid: int | None = None) -> bool:
         """Return whether a run of a person (or of an unknown uid), charged to a PI, may be seen."""
@@ -40,6 +47,8 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 EVERYTHING = Scope()
+CLOCKS_AHEAD = 86400
+"""Seconds that the clock of a node may be ahead of the ledger's."""
 
 
 def report_window(

@@ -96,7 +96,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     rates, known_eras = Rates(), load_eras(connection)
     units = [name for name in UNITS if name in question.filters]
-    parts = split_window(question.window, question.zone, units)
+    parts = split_window((question.window[0], question.events_end), question.zone, units)
     for row in _stored(connection, question):
         uid = UNKNOWN_UID if row.uid is None else row.uid
         types = parse_alloc_tres(row.alloc_tres).gpus or ((NO_GPU, 0),)
@@ -114,7 +114,7 @@ def _rows(
 
 
 def _stored(connection: Connection, question: Question) -> Iterator[Any]:
-    begin, end = question.window
+    begin, end = question.window[0], question.events_end
     columns = (
         reclaim_outcomes.c.outcome,
         reclaim_outcomes.c.at.label("done"),

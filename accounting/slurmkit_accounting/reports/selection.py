@@ -5,7 +5,7 @@ Runs come one by one, or summed by the database in as few groups as the report n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from slurmkit_accounting.calendar import UNITS
 from slurmkit_accounting.ledger.bulk_write import in_values
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import DOUBTFUL, LONG, OPEN, runs
 from slurmkit_accounting.ledger.schema.usage import DAY, usage_keys
 from slurmkit_accounting.reports.counted import CountedUsage, Question
@@ -50,6 +51,10 @@ _ERA: ColumnElement[int] = literal_column(
 )
 
 
+# Columns that are NULL in a run of whose use nothing was measured.
+MEASURED_COLUMNS = ("cpu_used_ms", "mem_peak_mib", "gpu_used_permille")
+
+
 class RunSelection:
     """Queries for the runs of a question, as `CountedUsage` does for usage.
 
@@ -75,6 +80,8 @@ class RunSelection:
         columns: Sequence[str],
         *where: Where,
         retracted: bool = False,
+        by_user: bool = True,
+        in_order: bool = False,
     ) -> Iterator[tuple[Any, tuple[UsageKey, ...]]]:
         """Yield rows of `runs` with their usage keys, one key for each GPU type.
 
@@ -82,10 +89,15 @@ class RunSelection:
             columns: columns to read, in addition to the columns of the keys.
             *where: conditions on `runs`.
             retracted: include runs that were taken out of the ledger.
+            by_user: whether the index of users may serve; not where another one finds fewer runs.
+            in_order: whether the runs come in the order in which they entered the ledger.
         """
         selected = [runs.c[name] for name in dict.fromkeys((*_KEY_COLUMNS, *columns))]
         not_retracted = () if retracted else (runs.c.retracted.is_(None),)
-        query = select(*selected).where(*not_retracted, *where, *self.where())
+        user = runs.c.user if by_user else func.coalesce(runs.c.user, "")
+        query = select(*selected).where(*not_retracted, *where, *self.where(user))
+        if in_order:
+            query = query.order_by(runs.c.id)
         with self._connection.execute(query.execution_options(yield_per=10_000)) as found:
             for row in found:
                 keys = tuple(filter(self.keeps, usage_keys_of(row, self._eras)))
@@ -153,14 +165,19 @@ class RunSelection:
             self._kept[key] = shown and self.dimensions.matches(key, question.filters)
         return self._kept[key]
 
-    def where(self) -> Iterable[ColumnElement[bool]]:
-        """Yield the conditions on `runs` that the database can check itself."""
+    def where(self, user: ColumnElement[str] = runs.c.user) -> Iterable[ColumnElement[bool]]:
+        """Yield the conditions on `runs` that the database can check itself.
+
+        Args:
+            user: the column; as an expression, so that its index is not used.
+        """
         filters = self.question.filters
         if not self.question.scope.is_everything or filters.keys() & _PEOPLE_DIMENSIONS:
-            yield in_values(self._connection, runs.c.user, self._shown_users())
+            yield in_values(self._connection, user, self._shown_users())
         for name in ("user", "account", "partition", "qos", "state"):
             if name in filters:
-                yield runs.c[name].in_(filters[name])
+                column = user if name == "user" else runs.c[name]
+                yield column.in_(filters[name])
         if self.question.job is not None:
             yield is_of_job(self.question.job)
 
@@ -169,27 +186,26 @@ class RunSelection:
         return unknown_names(self._connection, self.question, self.dimensions)
 
     def _shown_users(self) -> list[str]:
-        """Return the user names that may have runs to show, so that no other runs are read.
-
-        Users with open runs are always included: the usage tables lack these runs.
-        """
+        """Return the user names that may have runs to show, so that no other runs are read."""
         if self._users is None:
             question = self.question
             people = {
                 name: question.filters[name]
-                for name in _PEOPLE_DIMENSIONS & question.filters.keys()
+                for name in sorted(_PEOPLE_DIMENSIONS & question.filters.keys())
             }
-            query = select(*(usage_keys.c[name] for name in UsageKey._fields))
-            keys = (UsageKey(*row) for row in self._connection.execute(query))
-            users = {
-                key.user
-                for key in keys
-                if self.dimensions.shown(key, question.scope)
-                and self.dimensions.matches(key, people)
-            }
-            with_open_runs = select(runs.c.user).where(text(OPEN)).distinct()
-            self._users = sorted(users.union(self._connection.scalars(with_open_runs)))
+            name = ("shown users", question.scope, tuple(people.items()))
+            self._users = once(self._connection, name, lambda: self._load_shown_users(people))
         return self._users
+
+    def _load_shown_users(self, people: Mapping[str, tuple[str, ...]]) -> list[str]:
+        """Load the users; those with open runs by these: the usage tables lack them."""
+        shown = {
+            key.user
+            for key in _all_keys(self._connection)
+            if self.dimensions.shown(key, self.question.scope)
+            and self.dimensions.matches(key, people)
+        }
+        return sorted(shown)
 
 
 def unknown_names(
@@ -216,8 +232,12 @@ def unknown_names(
     return tuple(notes)
 
 
-def _all_keys(connection: Connection) -> Iterator[UsageKey]:
-    """Yield the usage keys of all runs; the usage tables lack runs without an end."""
+def _all_keys(connection: Connection) -> Collection[UsageKey]:
+    """Return the usage keys of all runs; the usage tables lack runs without an end."""
+    return once(connection, "usage keys", lambda: frozenset(_load_all_keys(connection)))
+
+
+def _load_all_keys(connection: Connection) -> Iterator[UsageKey]:
     for row in connection.execute(select(*(usage_keys.c[name] for name in UsageKey._fields))):
         yield UsageKey(*row)
     known_eras = load_eras(connection)
@@ -236,7 +256,8 @@ def count_doubtful_runs(connection: Connection, counted: CountedUsage) -> int:
     first, last = counted.question.window
     begin, end = func.coalesce(runs.c.start, last), func.coalesce(runs.c.end, last)
     selection = RunSelection(connection, counted.question, counted.dimensions)
-    return sum(1 for _ in selection.rows((), text(DOUBTFUL), begin < last, end > first))
+    where = (text(DOUBTFUL), begin < last, end > first)
+    return sum(1 for _ in selection.rows((), *where, by_user=False))
 
 
 _ANY_KEY = UsageKey(0, "", UNKNOWN_UID, "", "", "", "", False, NO_GPU, 0)  # noqa: FBT003
@@ -259,9 +280,26 @@ def overlapping_runs(window: tuple[int, int]) -> list[ColumnElement[bool]]:
     ]
 
 
+def runs_overlapping(window: tuple[int, int]) -> Iterator[list[Where]]:
+    """Yield the conditions of runs that overlap a window: of ended runs, then of open ones.
+
+    An index finds each of the two sets, but not both together.
+    """
+    begin, end = window
+    within = or_(runs.c.end > begin, runs.c.start >= begin)
+    yield [runs.c.end >= begin, within, runs.c.start < end]
+    yield [text(OPEN), runs.c.start < end]
+
+
 def runs_ended_within(window: tuple[int, int]) -> list[ColumnElement[bool]]:
     """Return the conditions of runs that ended within a window."""
     return [runs.c.end > window[0], runs.c.end <= window[1], runs.c.start.is_not(None)]
+
+
+def runs_measured_within(window: tuple[int, int]) -> list[ColumnElement[bool]]:
+    """Return the conditions of runs that ended within a window and whose use was measured."""
+    measured = (runs.c[name].is_not(None) for name in MEASURED_COLUMNS)
+    return [*runs_ended_within(window), or_(*measured)]
 
 
 def runs_started_within(window: tuple[int, int]) -> Iterator[list[Where]]:
@@ -274,5 +312,5 @@ def runs_started_within(window: tuple[int, int]) -> Iterator[list[Where]]:
     started = [runs.c.start >= begin, runs.c.start < end]
     soon = [runs.c.end >= begin, runs.c.end < end + DAY, runs.c.end - runs.c.start <= DAY]
     yield [*started, *soon]
-    yield [*started, text(LONG)]
+    yield [*started, text(LONG), runs.c.end >= begin]
     yield [*started, text(OPEN)]

@@ -22,7 +22,7 @@ OUTCOMES = (
 )  # fmt: skip
 _NOT_LOST = frozenset(("completed", "running"))
 # States of runs without an end. Any other state that is not an outcome by name is `other`.
-_OPEN_STATES = frozenset(
+OPEN_STATES = frozenset(
     "RUNNING SUSPENDED PENDING RESIZING COMPLETING CONFIGURING STAGE_OUT SIGNALING STOPPED".split()
 )
 _HOURS = ("cpu", "node", "wall")
@@ -160,7 +160,7 @@ class Tally:
         totals: dict[str, Fraction] = defaultdict(Fraction)
         for detail, _, hours in self._gpu_hours(rates):
             outcome = run_outcome(detail.state)
-            lost = outcome not in _NOT_LOST and not detail.redone
+            lost = is_lost(detail.state, redone=detail.redone)
             for name in ("gpu_hours", f"gpu_hours_{outcome}", *(["gpu_hours_lost"] * lost)):
                 totals[name] += hours
         values: dict[str, Value] = {name: float(totals[name]) for name in names}
@@ -237,10 +237,15 @@ class Tally:
 
 def run_outcome(state: str) -> str:
     """Return the outcome of a run with a state, one of `OUTCOMES`."""
-    if state in _OPEN_STATES:
+    if state in OPEN_STATES:
         return "running"
     name = state.lower()
     return name if name in OUTCOMES[:-2] else "other"
+
+
+def is_lost(state: str, *, redone: bool) -> bool:
+    """Return whether the GPU-hours of a run count as lost."""
+    return run_outcome(state) not in _NOT_LOST and not redone
 
 
 def _ratio(sums: Sums, used: str, held: str) -> float | None:

@@ -79,13 +79,13 @@ def _wait_columns(counts: Mapping[int, int]) -> dict[str, Any]:
     return {
         "jobs": jobs,
         "wait_hours_mean": sum(wait * count for wait, count in ordered) / jobs / HOUR,
-        "wait_hours_median": _wait_not_exceeded_by(ordered, jobs * 0.5) / HOUR,
-        "wait_hours_90": _wait_not_exceeded_by(ordered, jobs * 0.9) / HOUR,
+        "wait_hours_median": wait_not_exceeded_by(ordered, jobs * 0.5) / HOUR,
+        "wait_hours_90": wait_not_exceeded_by(ordered, jobs * 0.9) / HOUR,
         "wait_hours_longest": ordered[-1][0] / HOUR,
     }
 
 
-def _wait_not_exceeded_by(ordered: Sequence[tuple[int, int]], runs_below: float) -> int:
+def wait_not_exceeded_by(ordered: Sequence[tuple[int, int]], runs_below: float) -> int:
     """Return the shortest wait that at least so many runs did not exceed."""
     passed = 0
     for wait, count in ordered:

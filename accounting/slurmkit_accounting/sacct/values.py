@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from typing import TypeVar
 
-from slurmkit.errors import SlurmError
+from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats import durations
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.formats.tres import GPU_TRES, gpu_count, gpu_types, parse_tres
@@ -112,6 +112,14 @@ def parse_elapsed_milliseconds(text: str) -> int:
     if milliseconds is None or milliseconds > _MOST_MILLISECONDS:
         raise ValueError(text)
     return milliseconds
+
+
+def parse_limit_seconds(text: str) -> int | None:
+    """Return the seconds of a TimelimitRaw; None for `UNLIMITED`, `Partition_Limit` and others."""
+    try:
+        return durations.parse_time_limit(text)
+    except BadInput:
+        return None
 
 
 def parse_joules(text: str) -> int | None:

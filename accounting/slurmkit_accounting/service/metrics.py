@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 
@@ -17,10 +18,12 @@ from slurmkit_accounting.calendar import Zone, month_of, month_span
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.tally import OUTCOMES
+from slurmkit_accounting.service.left_metrics import LeftMetrics
 from slurmkit_accounting.service.monitoring import LedgerState, read_state
 from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.wsgi import Log, Page
 
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "slurmkit_ledger_"
 _CACHED_SECONDS = 60
@@ -35,6 +38,7 @@ class LedgerMetrics(Collector):
         schedule: the schedule whose tasks are shown.
         hours: the metric of this month's GPU-hours.
         log: gets a line when the ledger cannot be read.
+        left: the metrics of unmapped people, budgets and allocations; None for none.
     """
 
     def __init__(
@@ -43,16 +47,24 @@ class LedgerMetrics(Collector):
         schedule: Schedule,
         hours: MonthGpuHours,
         log: Log,
+        left: LeftMetrics | None = None,
     ) -> None:
         self._open_ledger = open_ledger
         self._schedule = schedule
         self._hours = hours
         self._log = log
+        self._left = left
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def page(self) -> Page:
-        """Return the page in Prometheus' text format."""
+    def page(self, accept: str = "") -> Page:
+        """Return the page: OpenMetrics where an Accept header asks for it, else Prometheus' text.
+
+        Only the kind is looked at. prometheus-client 0.26 fails on versions that are no numbers.
+        """
+        if "openmetrics-text" in accept:
+            encode, kind = choose_encoder(_OPENMETRICS)
+            return HTTPStatus.OK, kind, encode(self._registry)
         return HTTPStatus.OK, CONTENT_TYPE, generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
@@ -62,11 +74,14 @@ class LedgerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; those of the ledger only if it can be read."""
         try:
-            with self._open_ledger() as ledger, ledger.transaction() as connection:
-                of_ledger = [
-                    *_ledger_metrics(read_state(connection)),
-                    self._hours.metric(connection, time.time()),
-                ]
+            with self._open_ledger() as ledger:
+                with ledger.transaction() as connection:
+                    of_ledger = [
+                        *_ledger_metrics(read_state(connection)),
+                        self._hours.metric(connection, time.time()),
+                    ]
+                if self._left:
+                    of_ledger += self._left.metrics(ledger, int(time.time()))
         except SlurmkitError as error:
             self._log("failed", asked="metrics", why=error)
             of_ledger = []
@@ -124,6 +139,7 @@ def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
     for allocated in state.allocated:
         held.add_metric([allocated.cluster, allocated.partition], allocated.gpus)
     yield held
+    yield from _node_metrics(state)
     well = GaugeMetricFamily(
         f"{_PREFIX}task_success_timestamp_seconds", "When a task last succeeded.", labels=["task"]
     )
@@ -131,6 +147,18 @@ def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
         if task.well is not None:
             well.add_metric([task.task], task.well)
     yield well
+
+
+def _node_metrics(state: LedgerState) -> Iterator[Metric]:
+    labels = ["cluster", "state"]
+    nodes = GaugeMetricFamily(
+        f"{_PREFIX}nodes_out", "Nodes out of use, as of the last ingest.", labels=labels
+    )
+    gpus = GaugeMetricFamily(f"{_PREFIX}gpus_out", "The GPUs of these nodes.", labels=labels)
+    for each in state.nodes_out:
+        nodes.add_metric([each.cluster, each.state], each.nodes)
+        gpus.add_metric([each.cluster, each.state], each.gpus)
+    yield from (nodes, gpus)
 
 
 class MonthGpuHours:

@@ -10,12 +10,22 @@ import msgspec
 from sqlalchemy import Connection, case, func, select, text
 
 from slurmkit.errors import SlurmkitError
+from slurmkit.formats.display import printable
 from slurmkit.formats.durations import format_duration
 from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ledger.schema.notices import node_events_task, task_runs
 from slurmkit_accounting.ledger.schema.people import people_syncs
-from slurmkit_accounting.ledger.schema.runs import OPEN, UNREAD, clusters, ingests, rejects, runs
+from slurmkit_accounting.ledger.schema.runs import (
+    OPEN,
+    UNREAD,
+    clusters,
+    ingests,
+    node_events,
+    rejects,
+    runs,
+)
 from slurmkit_accounting.service.schedule import ScheduledTask, TaskRun, last_runs, times_passed
-from slurmkit_accounting.service.wsgi import Page
+from slurmkit_accounting.service.wsgi import TEXT, Page
 
 SACCT = "sacct"
 _FROM_SACCT = ingests.c.ended.is_not(None) & (ingests.c.source == SACCT)
@@ -46,6 +56,21 @@ class AllocatedGpus(msgspec.Struct, frozen=True):
     gpus: int
 
 
+class NodesOut(msgspec.Struct, frozen=True):
+    """Nodes that are drained or down, as of the last ingest that read the nodes' events.
+
+    Attributes:
+        state: `drained` or `down`.
+        nodes: their number.
+        gpus: the GPUs of those whose GPUs are known.
+    """
+
+    cluster: str
+    state: str
+    nodes: int
+    gpus: int
+
+
 class LedgerState(msgspec.Struct, frozen=True):
     """The state of the ledger at one moment; times are epoch seconds.
 
@@ -54,6 +79,7 @@ class LedgerState(msgspec.Struct, frozen=True):
         rejects: number of sacct lines whose runs still could not be read.
         last_people_sync: None before the first.
         tasks: the last run of each task, by name.
+        nodes_out: by state, of clusters whose node events could be read.
     """
 
     taken: int
@@ -62,6 +88,7 @@ class LedgerState(msgspec.Struct, frozen=True):
     rejects: int
     last_people_sync: int | None
     tasks: dict[str, TaskRun]
+    nodes_out: tuple[NodesOut, ...] = ()
 
 
 def read_state(connection: Connection) -> LedgerState:
@@ -73,6 +100,7 @@ def read_state(connection: Connection) -> LedgerState:
         rejects=connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)) or 0,
         last_people_sync=connection.scalar(select(func.max(people_syncs.c.at))),
         tasks=last_runs(connection),
+        nodes_out=tuple(_nodes_out(connection)),
     )
 
 
@@ -100,6 +128,25 @@ def _allocated(connection: Connection) -> list[AllocatedGpus]:
         .group_by(clusters.c.name, runs.c.partition)
     )
     return [AllocatedGpus(name, part, int(gpus)) for name, part, gpus in connection.execute(query)]
+
+
+def _nodes_out(connection: Connection) -> Iterator[NodesOut]:
+    """Yield the nodes out of use; nothing of a cluster whose node events were never read."""
+    columns = (node_events.c.cluster_id, node_events.c.state, node_events.c.gpus)
+    lasting = connection.execute(select(*columns).where(node_events.c.end.is_(None))).all()
+    known = select(task_runs.c.task).where(task_runs.c.well.is_not(None))
+    read = set(connection.scalars(known))
+    for number, name in connection.execute(select(clusters.c.id, clusters.c.name)).all():
+        if node_events_task(name) not in read:
+            continue
+        mine = [row for row in lasting if row.cluster_id == number]
+        for state in ("drained", "down"):
+            gpus = [row.gpus or 0 for row in mine if _kind_of_outage(row.state) == state]
+            yield NodesOut(name, state, len(gpus), sum(gpus))
+
+
+def _kind_of_outage(state: str) -> str:
+    return "drained" if state.startswith(("DRAIN", "DRNG")) else "down"
 
 
 class ServiceHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +177,22 @@ def health_page(look: Callable[[], ServiceHealth]) -> Page:
         health = ServiceHealth(reasons=(str(error),))
     status = HTTPStatus.SERVICE_UNAVAILABLE if health.reasons else HTTPStatus.OK
     return status, JSON, msgspec.json.encode(health) + b"\n"
+
+
+def live_page(is_alive: Callable[[], bool]) -> Page:
+    """Return the page of /livez: 503 if the service must be restarted, whatever the ledger says."""
+    if is_alive():
+        return HTTPStatus.OK, TEXT, b"ok\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"the schedule does not run\n"
+
+
+def ready_page(read: Callable[[], object]) -> Page:
+    """Return the page of /readyz: 503 while the ledger cannot be read, so no query can succeed."""
+    try:
+        read()
+    except SlurmkitError as error:
+        return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{printable(str(error))}\n".encode()
+    return HTTPStatus.OK, TEXT, b"ok\n"
 
 
 def judge_health(

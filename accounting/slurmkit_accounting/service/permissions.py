@@ -13,16 +13,21 @@ from contextlib import suppress
 import msgspec
 from sqlalchemy import Connection, select
 
-from slurmkit.errors import SlurmError
+from slurmkit.errors import ServiceError, SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ledger.schema.people import people, uids
+from slurmkit_accounting.people.deputies import pis_of_deputy
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.service.wsgi import Log
 
 _CACHED_SECONDS = 60
 _ADMIN_LEVELS = frozenset(("operator", "administrator"))
 _ADMINS_COMMAND = ("sacctmgr", "-nP", "show", "user", "format=user,adminlevel")
+
+
+class AccountExpired(ServiceError):
+    """Somebody whose account in the directory has expired: nothing is shown to them."""
 
 
 class Permission(msgspec.Struct, frozen=True):
@@ -37,19 +42,35 @@ class Permissions:
 
     def __init__(self, section: ServiceSection, slurm: SlurmCommands, log: Log) -> None:
         self._operators = Operators(section, slurm, log)
+        self._with_totals = section.totals_for_everybody
 
-    def of(self, connection: Connection, uid: int) -> Permission:
-        """Return what a uid may see now; if the directory does not know it, only its own runs."""
+    def of(self, connection: Connection, uid: int, now: int | None = None) -> Permission:
+        """Return what a uid may see; if the directory does not know it, only its own runs.
+
+        Args:
+            connection: of the ledger.
+            uid: of the user.
+            now: epoch seconds at which deputies count; None for the present time.
+
+        Raises:
+            AccountExpired: when the account of the person with this uid has expired.
+        """
         name = _user_name(uid)
+        if uid == os.getuid():  # the service itself, whatever the directory says
+            return Permission(EVERYTHING, f"{name} (operator): everything")
+        person = person_of_uid(connection, uid)  # operators expire, too
         if self._operators.include(uid, name):
             return Permission(EVERYTHING, f"{name} (operator): everything")
-        person = _person_of_uid(connection, uid)
         if person is None:
-            runs = Scope(frozenset(), frozenset(), frozenset((uid,)))
+            own = frozenset((uid,))
+            runs = Scope(frozenset(), frozenset(), own, with_totals=self._with_totals)
             return Permission(runs, f"{name} (not in the directory): runs of uid {uid}")
         me = frozenset((person,))
         words = f"{name}: your own runs, and the runs of groups whose PI you are"
-        return Permission(Scope(me, me), words)
+        pis = pis_of_deputy(connection, person, now)
+        if pis:
+            words += f", and those of {' and '.join(sorted(pis.values()))}, whose deputy you are"
+        return Permission(Scope(me, me.union(pis), with_totals=self._with_totals), words)
 
 
 class Operators:
@@ -127,12 +148,24 @@ def _user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _person_of_uid(connection: Connection, uid: int) -> int | None:
-    """Return the person who has a uid now; None if nobody or several have it, or they have left."""
+def person_of_uid(connection: Connection, uid: int) -> int | None:
+    """Return the person who has a uid now; None if nobody or several have it, or they have left.
+
+    Raises:
+        AccountExpired: when the account of this person has expired.
+    """
     query = (
-        select(uids.c.person_id)
+        select(uids.c.person_id, people.c.active)
         .join(people, people.c.id == uids.c.person_id)
         .where(uids.c.uid == uid, uids.c.valid_to.is_(None), people.c.closed_at.is_(None))
     )
-    persons = connection.scalars(query).all()
-    return persons[0] if len(persons) == 1 else None
+    found = connection.execute(query).all()
+    if len(found) != 1:
+        return None
+    person, active = found[0]
+    if not active:
+        raise AccountExpired(
+            f"the account of {_user_name(uid)} has expired in the directory; if it was renewed,"
+            " wait until the ledger has read the directory again (slurmkit ledger people sync)"
+        )
+    return int(person)

@@ -10,6 +10,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import msgspec
 from msgspec.structs import replace
 
+import slurmkit_accounting.allocations.apply
+import slurmkit_accounting.allocations.balance
+import slurmkit_accounting.allocations.changes
+import slurmkit_accounting.benchmarks.store
 import slurmkit_accounting.notify.mail_settings
 import slurmkit_accounting.read
 import slurmkit_accounting.reclaim.keep  # noqa: F401 - they register served functions
@@ -102,7 +106,12 @@ class QueryAnswerer:
             opened = self._open_to_change() if function.changes else nullcontext(ledger)
             with opened as own:
                 value = function.answer(own, query.arguments, sight.scope, uid)
-        if isinstance(value, Report):  # the reader must know which runs were counted
-            notes = (*value.meta.notes, f"shown to {sight.words}")
-            value = replace(value, meta=replace(value.meta, notes=notes))
+        if isinstance(value, Report):
+            value = shown_to(value, sight.words)
         return ServiceAnswer(msgspec.Raw(msgspec.json.encode(value)), sight.words)
+
+
+def shown_to(report: Report, words: str) -> Report:
+    """Return a report that says whom it was made for: its reader must know what was counted."""
+    notes = (*report.meta.notes, f"shown to {words}")
+    return replace(report, meta=replace(report.meta, notes=notes))

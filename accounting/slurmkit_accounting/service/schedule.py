@@ -30,7 +30,7 @@ from sqlalchemy import Connection, insert, select, update
 from slurmkit.errors import BadConfig, SlurmkitError
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.tasks import task_runs
+from slurmkit_accounting.ledger.schema.notices import task_runs
 from slurmkit_accounting.service.wsgi import Log
 
 RETRY_SECONDS = 600
@@ -53,6 +53,7 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
         monthly: whether it handles months.
         apart: whether it runs beside the other tasks. It runs often: it is logged only when it says
             something new, and is not run again early when it fails.
+        beside: whether it runs beside the other tasks, but is logged and run again as they are.
     """
 
     name: str
@@ -61,16 +62,22 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
     at_first: bool = True
     monthly: bool = False
     apart: bool = False
+    beside: bool = False
+
+    @property
+    def thread(self) -> str:
+        """Name of the thread in which it runs."""
+        return self.name if self.apart or self.beside else "default"
 
 
 class Schedule:
-    """The scheduler of the tasks, which runs one at a time, and beside it those that are `apart`.
+    """The scheduler of the tasks, one at a time, and those that are `apart` or `beside` them.
 
     Attributes:
         tasks: all tasks.
         seconds: duration of the last run since the start, by task.
         failures: number of failed runs since the start, by task.
-        running: name of the task that runs now, other than `apart`.
+        running: name of the task that runs now, other than `apart` and `beside`.
     """
 
     def __init__(
@@ -113,19 +120,27 @@ class Schedule:
         """
         now = int(time.time())
         for task in self.tasks:
-            thread = task.name if task.apart else "default"
-            if task.apart:
+            if task.apart or task.beside:
                 self._scheduler.add_executor(ThreadPoolExecutor(1), task.name)
             if self._missed(task, now):
-                self._scheduler.add_job(self._run, args=[task], executor=thread)
+                self._scheduler.add_job(self._run, args=[task], executor=task.thread)
             self._scheduler.add_job(
-                self._run, task.when, args=[task], id=task.name, executor=thread
+                self._run, task.when, args=[task], id=task.name, executor=task.thread
             )
         self._scheduler.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the schedule was started and starts tasks when they are due."""
+        thread = self._scheduler._thread  # noqa: SLF001 - `running` does not say that it ended
+        return thread is not None and thread.is_alive() and not self._stopping.is_set()
 
     def stop(self) -> None:
         """Stop the schedule; wait for the running task, which ends after its present batch."""
         self._stopping.set()
+        # Its thread would fail if it were stopped while it starts a task that runs once.
+        self._scheduler.pause()
+        self._scheduler.get_jobs()  # waits until that thread has done what it is doing
         self._scheduler.shutdown(wait=True)
 
     def check(self) -> None:
@@ -151,7 +166,7 @@ class Schedule:
         if self._stopping.is_set():
             return
         start = time.monotonic()
-        if not task.apart:
+        if task.thread == "default":
             self.running = task.name
         try:
             done = self._run_and_record(task)
@@ -165,7 +180,7 @@ class Schedule:
                 seconds = f"{time.monotonic() - start:.1f}"
                 self._log("done", task=task.name, seconds=seconds, said=done)
         finally:
-            if not task.apart:
+            if task.thread == "default":
                 self.running = None
             self.seconds[task.name] = time.monotonic() - start
 
@@ -206,7 +221,13 @@ class Schedule:
             again = datetime.now(UTC) + self._retry * 2**doublings
             name = f"{task.name} again"
             self._scheduler.add_job(
-                self._run, "date", run_date=again, args=[task], id=name, replace_existing=True
+                self._run,
+                "date",
+                run_date=again,
+                args=[task],
+                id=name,
+                replace_existing=True,
+                executor=task.thread,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -9,14 +10,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.server import TcpWSGIServer
+from waitress.server import TcpWSGIServer, UnixWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 from waitress.wasyncore import close_all
 
@@ -27,16 +29,27 @@ from slurmkit_accounting.calendar import Zone, find_zone
 from slurmkit_accounting.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
 from slurmkit_accounting.remote.client import service_uid
-from slurmkit_accounting.remote.protocol import MAX_PAYLOAD, MAX_PIECES, MAX_QUERY, seal, unseal
+from slurmkit_accounting.remote.protocol import (
+    MAX_PAYLOAD,
+    MAX_PIECES,
+    MAX_QUERY,
+    UNIX,
+    connect_to_socket,
+    peer_uid,
+    seal,
+    unseal,
+)
 from slurmkit_accounting.service import monitoring
+from slurmkit_accounting.service.left_metrics import LeftMetrics
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
 from slurmkit_accounting.service.monitoring import read_state
 from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.queries import QueryAnswerer, QueryTurns
 from slurmkit_accounting.service.schedule import Schedule
+from slurmkit_accounting.service.systemd import announced_to_systemd
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.trusted_files import check_configuration_files
-from slurmkit_accounting.service.wsgi import log, page_application, query_application
+from slurmkit_accounting.service.wsgi import PEER, log, page_application, query_application
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -53,6 +66,9 @@ _WAITRESS_LIMITS: dict[str, Any] = {
     "channel_timeout": 30,  # seconds in which nothing was sent or read
     "cleanup_interval": 1,  # seconds between two looks at the deadlines
     "asyncore_use_poll": True,
+    # The portal reads X-Forwarded-For of the proxies that it trusts. Without it, all people behind
+    # a proxy have one address, and one of them could lock out all others.
+    "clear_untrusted_proxy_headers": False,
 }
 # Without these, one host could hold all connections and send a byte now and then.
 _CONNECTIONS_PER_ADDRESS = 100
@@ -64,13 +80,42 @@ _MOST_UNREAD = 4 * MAX_PIECES * MAX_PAYLOAD
 _PROGRESS, _STALLED_SECONDS = 2**16, 10.0
 
 
-def serve(db: str | None) -> None:
+class ServiceParts(NamedTuple):
+    """What further listeners of the service use."""
+
+    open_ledger: OpenLedger
+    open_to_change: OpenLedger
+    permissions: Permissions
+    zone: Zone
+
+
+class Door(NamedTuple):
+    """An application to be served.
+
+    Attributes:
+        threads: its number of threads.
+        for_all: on a Unix socket, whether everybody may connect, and REMOTE_ADDR is `uid:NUMBER`
+            of who did; else its group may, and REMOTE_ADDR is `localhost`.
+    """
+
+    app: WSGIApplication
+    threads: int
+    for_all: bool = False
+
+
+Doors: TypeAlias = dict[str, Door]
+"""Applications by the address they are served on."""
+MoreDoors: TypeAlias = Callable[[ServiceParts], AbstractContextManager[Doors]]
+
+
+def serve(db: str | None, more: MoreDoors | None = None) -> None:
     """Keep the ledger up to date and answer queries until SIGTERM or SIGINT.
 
     At the end, the running task is finished, or stops between two batches.
 
     Args:
         db: database URL of the ledger; None for the configured one.
+        more: opens further applications to serve beside the queries.
 
     Raises:
         BadConfig: when a setting is not valid, or others can write a configuration file.
@@ -81,7 +126,7 @@ def serve(db: str | None) -> None:
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
     here = find_zone(plan.timezone or None)
-    _check_munge(section)
+    _check_voucher(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
     # The files are read again by each query and task, so who may write them is checked again, too.
@@ -91,15 +136,25 @@ def serve(db: str | None) -> None:
     )
     schedule = Schedule([], writable, log)
     schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
-    doors = _applications(section, schedule, here, readable, writable)
-    with _serve_all(doors):
+    permissions = Permissions(section, LocalSlurmCommands(), log)
+    parts = ServiceParts(readable, writable, permissions, here)
+    doors = _applications(section, schedule, parts)
+    with (
+        nullcontext({}) if more is None else more(parts) as others,
+        serving_all(_without_clash(doors, others)),
+    ):
         schedule.start()
-        log("serving", ledger=source, queries=section.listen, monitor=section.monitor)
-        try:
-            _wait_for_signal()
-        finally:
-            log("stopping", task=schedule.running)
-            schedule.stop()
+        log(
+            "serving", ledger=source, queries=section.listen, monitor=section.monitor,
+            also=" ".join(others) or None,
+        )  # fmt: skip
+        with announced_to_systemd(lambda: schedule.is_alive) as announce_stop:
+            try:
+                _wait_for_signal()
+            finally:
+                announce_stop()
+                log("stopping", task=schedule.running)
+                schedule.stop()
     log("stopped")
 
 
@@ -109,70 +164,97 @@ def _open_if_trusted(open_ledger: OpenLedger) -> AbstractContextManager[Ledger]:
     return open_ledger()
 
 
-def _check_munge(section: ServiceSection) -> None:
-    """Check that munged works, and that clients will accept our answers."""
+def _check_voucher(section: ServiceSection) -> None:
+    """Check that clients will accept our answers, and that munged works where it is needed."""
     if service_uid(section) != os.getuid():
         raise BadConfig(
             f"the service runs as uid {os.getuid()}, but [ledger.service] user is {section.user!r},"
             " and clients accept answers only from that account; set user here and for clients,"
             " or run the service as that account"
         )
-    if unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
+    by_munge = [one for one in section.addresses if not one.startswith(UNIX)]
+    if by_munge and unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
         raise ServiceError(
             "munged reports another uid for this account; check that it runs on this host"
         )
 
 
-def _applications(
-    section: ServiceSection,
-    schedule: Schedule,
-    here: Zone,
-    open_ledger: OpenLedger,
-    open_to_change: OpenLedger,
-) -> dict[str, tuple[WSGIApplication, int]]:
+def _applications(section: ServiceSection, schedule: Schedule, parts: ServiceParts) -> Doors:
     """Return the two applications by address, each with its number of threads."""
 
     def look() -> monitoring.ServiceHealth:
-        with open_ledger() as ledger, ledger.transaction() as connection:
+        with parts.open_ledger() as ledger, ledger.transaction() as connection:
             state = read_state(connection)
         return monitoring.judge_health(state, schedule.tasks, section, running=schedule.running)
 
-    sights = Permissions(section, LocalSlurmCommands(), log)
-    answers = QueryAnswerer(open_ledger, sights, log, open_to_change)
-    hours = MonthGpuHours(here, by_user=section.metrics_by_user)
-    metrics = LedgerMetrics(open_ledger, schedule, hours, log)
+    answers = QueryAnswerer(parts.open_ledger, parts.permissions, log, parts.open_to_change)
+    hours = MonthGpuHours(parts.zone, by_user=section.metrics_by_user)
+    left = LeftMetrics(parts.zone, log, by_user=section.metrics_by_user)
+    metrics = LedgerMetrics(parts.open_ledger, schedule, hours, log, left)
     monitor = page_application(
-        {"/health": lambda: monitoring.health_page(look), "/metrics": metrics.page}
+        {
+            "/health": lambda _: monitoring.health_page(look),
+            "/livez": lambda _: monitoring.live_page(lambda: schedule.is_alive),
+            "/readyz": lambda _: monitoring.ready_page(look),
+            "/metrics": metrics.page,
+        }
     )
-    return {
-        section.listen: (query_application(answers, log, QueryTurns()), _QUERY_THREADS),
-        section.monitor: (monitor, _MONITOR_THREADS),
+    turns = QueryTurns()
+    queries = {
+        address: Door(
+            query_application(answers, log, turns, on_socket=address.startswith(UNIX)),
+            _QUERY_THREADS,
+            for_all=True,
+        )
+        for address in section.addresses
     }
+    return _without_clash(queries, {section.monitor: Door(monitor, _MONITOR_THREADS)})
+
+
+def _without_clash(doors: Doors, others: Doors) -> Doors:
+    """Return all applications by address; one must not take the place of another."""
+    if taken := doors.keys() & others.keys():
+        raise BadConfig(
+            f"two listeners have the address {min(taken)}; give each its own port in"
+            " [ledger.service] listen and monitor, and [ledger.portal] listen"
+        )
+    return doors | others
 
 
 @contextmanager
-def _serve_all(doors: dict[str, tuple[WSGIApplication, int]]) -> Iterator[None]:
-    """Serve on every address until the end of the `with` block."""
+def serving_all(doors: Doors) -> Iterator[None]:
+    """Serve on every address until the end of the `with` block.
+
+    Raises:
+        ServiceError: when an address is taken or does not belong to this host.
+    """
     with ExitStack() as opened:
-        for address, (app, threads) in doors.items():
-            opened.enter_context(serving_on(address, app, threads))
+        for address, door in doors.items():
+            opened.enter_context(serving_on(address, door.app, door.threads, for_all=door.for_all))
         yield
 
 
 @contextmanager
-def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int]:
+def serving_on(
+    address: str, app: WSGIApplication, threads: int, *, for_all: bool = False
+) -> Iterator[int]:
     """Serve on one address until the end of the `with` block; yields the port.
+
+    The arguments after the address are the fields of a `Door`.
 
     Raises:
         ServiceError: when the address is taken or does not belong to this host.
     """
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting queries are normal
     sockets: dict[int, Any] = {}
-    listening = _listen(address)
+    listening = _listen(address, mode=0o666 if for_all else 0o660)
     settings = Adjustments(sockets=[listening], ident="slurmkit", **_WAITRESS_LIMITS)
     dispatcher = ThreadedTaskDispatcher()
     dispatcher.set_thread_count(threads)
-    server: Any = _LimitedServer(
+    on_socket = listening.family == socket.AF_UNIX
+    own = Path(address.removeprefix(UNIX)).stat().st_ino if on_socket else None
+    unix_server = _PeerServer if for_all else _LimitedUnixServer
+    server: Any = (unix_server if on_socket else _LimitedServer)(
         app,
         map=sockets,
         _sock=listening,
@@ -184,13 +266,17 @@ def serving_on(address: str, app: WSGIApplication, threads: int) -> Iterator[int
     loop = threading.Thread(target=server.run, daemon=True)
     loop.start()
     try:
-        yield server.effective_port
+        yield 0 if on_socket else server.effective_port
     finally:
         server.task_dispatcher.shutdown(timeout=5)  # first: threads still use the server's loop
         # Closed by the thread that polls the sockets. If another thread closed them, their file
         # descriptors could be reused meanwhile.
-        server.trigger.pull_trigger(partial(close_all, sockets))
+        with server.trigger.lock:  # else a pull by another thread closes the pipe before this one
+            server.trigger.thunks.append(partial(close_all, sockets))
+            server.trigger.pull_trigger()
         loop.join(5)
+        if own is not None:
+            _remove_own_socket(Path(address.removeprefix(UNIX)), own)
 
 
 class _Connection(HTTPChannel):
@@ -236,7 +322,39 @@ class _Connection(HTTPChannel):
         return time.monotonic() - self.since > allowed
 
 
-class _LimitedServer(TcpWSGIServer):
+class _Closing:
+    """What closes slow connections of a server of waitress."""
+
+    active_channels: Any  # its type in the stubs is wrong
+
+    def maintenance(self, now: int) -> None:
+        """Close connections that are idle or late, also those that are never ready to write.
+
+        Close also those with unread answers until the rest are not too much together: first those
+        whose clients have stopped to read, then the largest.
+        """
+        super().maintenance(now)  # type: ignore[misc]
+        unread = sum(one.total_outbufs_len for one in self._connections())
+        for connection in sorted(self._connections(), key=lambda one: one.backlog, reverse=True):
+            waiting = connection.total_outbufs_len
+            too_much = waiting > 0 and unread > _MOST_UNREAD
+            if connection.will_close or connection.is_late or too_much:
+                connection.handle_close()
+                unread -= waiting
+
+    def _has_room(self, connection: socket.socket, sender: str) -> bool:
+        """Return whether a sender may have a connection more; else close it."""
+        open_now = [one for one in self._connections() if one.addr[0] == sender]
+        has_room = len(open_now) < _CONNECTIONS_PER_ADDRESS
+        if not has_room:
+            connection.close()
+        return has_room
+
+    def _connections(self) -> list[_Connection]:
+        return list(self.active_channels.values())
+
+
+class _LimitedServer(_Closing, TcpWSGIServer):
     """A server that closes slow connections, and accepts only so many of one address."""
 
     channel_class = _Connection
@@ -247,42 +365,88 @@ class _LimitedServer(TcpWSGIServer):
         if accepted is None:
             return None
         connection, (host, *_) = accepted
-        open_now = sum(one.addr[0] == host for one in self._connections())
-        if open_now < _CONNECTIONS_PER_ADDRESS:
-            return accepted
-        connection.close()
-        return None
-
-    def maintenance(self, now: int) -> None:
-        """Close connections that are idle or late, also those that are never ready to write.
-
-        Close also those with unread answers until the rest are not too much together: first those
-        whose clients have stopped to read, then the largest.
-        """
-        super().maintenance(now)
-        unread = sum(one.total_outbufs_len for one in self._connections())
-        for connection in sorted(self._connections(), key=lambda one: one.backlog, reverse=True):
-            waiting = connection.total_outbufs_len
-            too_much = waiting > 0 and unread > _MOST_UNREAD
-            if connection.will_close or connection.is_late or too_much:
-                connection.handle_close()
-                unread -= waiting
-
-    def _connections(self) -> list[_Connection]:
-        by_descriptor: Any = self.active_channels  # its type in the stubs is wrong
-        return list(by_descriptor.values())
+        return accepted if self._has_room(connection, host) else None
 
 
-def _listen(address: str) -> socket.socket:
+class _LimitedUnixServer(_Closing, UnixWSGIServer):
+    """A server on a Unix socket that closes slow connections."""
+
+    channel_class = _Connection
+
+
+class _PeerServer(_LimitedUnixServer):
+    """One that names the user at the other end, and accepts only so many connections of each."""
+
+    def accept(self) -> tuple[socket.socket, Any] | None:
+        """Accept a connection; close it at once if its user has too many."""
+        accepted: tuple[socket.socket, Any] | None = super().accept()
+        if accepted is None:
+            return None
+        connection, _ = accepted
+        sender = f"{PEER}{peer_uid(connection)}"
+        return (connection, (sender, None)) if self._has_room(connection, sender) else None
+
+    def fix_addr(self, addr: Any) -> Any:
+        """Return the address of `accept`."""
+        return addr
+
+
+def _listen(address: str, mode: int) -> socket.socket:
+    if address.startswith(UNIX):
+        return _listen_on_socket(Path(address.removeprefix(UNIX)), mode)
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host.strip("[]"), int(port)), family=family)
     except (OSError, ValueError, OverflowError) as error:
         raise ServiceError(
-            f"cannot listen on {address}: {error}; set [ledger.service] listen and monitor to"
-            " HOST:PORT with an address of this host and a free port"
+            f"cannot listen on {address}: {error}; set [ledger.service] listen and"
+            " monitor, or [ledger.portal] listen, to HOST:PORT with an address of this host and a"
+            " free port, or to unix:/PATH"
         ) from error
+
+
+def _listen_on_socket(path: Path, mode: int) -> socket.socket:
+    """Listen on a Unix socket; its mode says who can open it."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        _remove_dead_socket(path)
+        opened.bind(str(path))
+        path.chmod(mode)
+        opened.listen(1024)
+    except OSError as error:
+        opened.close()
+        raise ServiceError(
+            f"cannot listen on {UNIX}{path}: {error}; the service's account must be able to write"
+            " to the folder of the socket"
+        ) from error
+    finally:
+        os.umask(before)
+    return opened
+
+
+def _remove_own_socket(path: Path, number: int) -> None:
+    """Remove our socket (by its inode), not one that took its place."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_ino == number:
+            path.unlink()
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Remove the socket of a service that was killed; that of one that runs stays.
+
+    Raises:
+        OSError: when somebody listens on it.
+    """
+    if not path.is_socket():
+        return
+    try:
+        connect_to_socket(str(path), 5).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        path.unlink(missing_ok=True)
+        return
+    raise OSError(errno.EADDRINUSE, "another service listens there")
 
 
 def _wait_for_signal() -> None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 from slurmkit.config.files import has_section, load_section
 from slurmkit.errors import BadConfig, NotSent, SlurmkitError
@@ -18,13 +19,15 @@ from slurmkit_accounting.config import (
     LedgerSection,
     ScheduleSection,
 )
-from slurmkit_accounting.gpu_use.collect import GpuUseCollector
-from slurmkit_accounting.gpu_use.exporters import exporter_address
+from slurmkit_accounting.gpu_use.collect import GpuUseCollector, SampleSource
+from slurmkit_accounting.gpu_use.exporters import Exporters, exporter_address
 from slurmkit_accounting.gpu_use.history import GpuHistoryReader, load_gpu_history
+from slurmkit_accounting.gpu_use.running import MetricsOfRunning
 from slurmkit_accounting.gpu_use.store import link_ended_runs
 from slurmkit_accounting.ingest.ingest import begin_of_reread, ingest
 from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.notify.allocation_notices import notify_allocations
 from slurmkit_accounting.notify.delivery import DeliveryOutcome
 from slurmkit_accounting.notify.job_mail import JobMailer
 from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month
@@ -135,11 +138,15 @@ class ServiceTasks:
     def _job_mail_tasks(self, section: JobMailSection, digest: str) -> list[ScheduledTask]:
         """Return the tasks that send the mails about jobs: at once, and once a day.
 
-        They have a thread of their own: a mail need not wait for an ingest of some minutes.
+        Each has a thread of its own: a mail need not wait for an ingest of some minutes, nor for
+        thousands of mails of the day.
         """
         if not section.spool:
             return []
-        mailer = JobMailer(self._open_ledger, self._slurm, self._check, self._zone, section)
+        mailer, daily = (
+            JobMailer(self._open_ledger, self._slurm, self._check, self._zone, section)
+            for _ in range(2)
+        )
         tasks = [
             ScheduledTask(
                 name="job_mail",
@@ -150,37 +157,52 @@ class ServiceTasks:
         ]
         if digest:
             when = parse_cron("digest", digest, self._zone)
-            send = lambda _: mailer.digest()  # noqa: E731
-            tasks.append(ScheduledTask(name="digest", when=when, run=send, at_first=False))
+            tasks.append(
+                ScheduledTask(
+                    name="digest",
+                    when=when,
+                    run=lambda _: daily.digest(),
+                    at_first=False,
+                    beside=True,
+                )
+            )
         return tasks
 
     def _gpu_use_tasks(self, section: GpuUseSection) -> list[ScheduledTask]:
-        """Return the task that reads exporters, or asks a source that keeps old samples.
+        """Return the task that reads exporters, or the two that ask a source that keeps samples.
 
-        It has a thread of its own: an ingest of some minutes must not leave a gap in all samples.
+        Each has a thread of its own: an ingest of some minutes must not leave a gap in all samples.
         """
         if not section.source:
             return []
         if section.source != EXPORTERS:
+            metrics: Any = load_gpu_history(section.source)
             self._history = GpuHistoryReader(
                 self._open_ledger,
-                load_gpu_history(section.source),
+                metrics,
                 count_use=update_measured_use,
                 interval=section.interval,
                 ask_days=section.ask_days,
                 keep_days=section.curve_days,
             )
             when = every_seconds(_ASK_SECONDS)
-            return [ScheduledTask(name="gpu_use", when=when, run=self.gpu_history, apart=True)]
+            tasks = [ScheduledTask(name="gpu_use", when=when, run=self.gpu_history, apart=True)]
+            if not hasattr(metrics, "read_running"):
+                return tasks
+            return [*tasks, self._collecting("gpu_use_now", MetricsOfRunning(metrics), section)]
+        return [self._collecting("gpu_use", Exporters(exporter_address(section)), section)]
+
+    def _collecting(self, name: str, source: SampleSource, section: GpuUseSection) -> ScheduledTask:
+        """Return the task that reads what the GPUs of running jobs do."""
         self._collector = GpuUseCollector(
             self._open_ledger,
             self._slurm,
-            exporter_address(section),
+            source,
             interval=section.interval,
             keep_days=section.curve_days,
         )
         when = every_seconds(section.interval)
-        return [ScheduledTask(name="gpu_use", when=when, run=self.gpu_use, apart=True)]
+        return ScheduledTask(name=name, when=when, run=self.gpu_use, apart=True)
 
     def gpu_use(self, _: list[str]) -> str:
         """Read a sample of each GPU that a job holds."""
@@ -196,7 +218,7 @@ class ServiceTasks:
         """Ask the site's metrics for the GPU use of runs that have ended."""
         if self._history is None:
             return ""
-        failure = self._history.run(int(time.time()), self._check)
+        failure = self._history.run(self._cluster_name(), int(time.time()), self._check)
         if failure:
             raise SlurmkitError(failure)
         return ""
@@ -219,13 +241,14 @@ class ServiceTasks:
         counts = (
             f"{rows.read} read, {rows.new} new, {rows.changed} changed, {rows.rejected} rejected"
         )
-        return "; ".join(filter(None, (counts, rows.reuse_warning(done.cluster))))
+        outages = f"outages of nodes not read: {done.no_outages}" if done.no_outages else ""
+        return "; ".join(filter(None, (counts, rows.reuse_warning(done.cluster), outages)))
 
     def people(self, _: list[str]) -> str:
         """Read people, groups, overrides and coordinators."""
         heard = read_people_sources(self._slurm)
         with self._open_ledger() as ledger:
-            synced = sync_people(ledger, heard.told, max_vanish=heard.max_vanish)
+            synced = sync_people(ledger, heard.data, max_vanish=heard.max_vanish)
         return f"{heard.read}; {len(synced.changes)} changes"
 
     def close(self, months: list[str]) -> str:
@@ -236,9 +259,13 @@ class ServiceTasks:
         return ", ".join(months) or "no month"
 
     def budgets(self, _: list[str]) -> str:
-        """Send notices of budgets; the task fails if one is not sent, and is tried again."""
+        """Send notices of allocations and budgets; the task fails if one is not sent."""
+        now = int(time.time())
         with self._open_ledger() as ledger:
-            notices = list(notify_budgets(ledger, self._zone, int(time.time())))
+            notices = [
+                *notify_allocations(ledger, self._zone, now),
+                *notify_budgets(ledger, self._zone, now),
+            ]
         failed = [each for each in notices if each.outcome is DeliveryOutcome.FAILED]
         if failed:
             raise NotSent(f"{len(failed)} notices were not sent, the first: {failed[0].why}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from slurmkit.config.files import config_paths, load_section
+from slurmkit.config.files import config_paths, further_site_folder, load_section
 from slurmkit.errors import BadConfig
 from slurmkit_accounting.config import LedgerSection
 from slurmkit_accounting.reports.budget import budgets_path
@@ -36,9 +36,13 @@ def check_configuration_files() -> None:
         BadConfig: when others can write any of them, or when that cannot be found out.
     """
     ledger = load_section("ledger", LedgerSection)
-    beside = [Path(ledger.overrides)] if ledger.overrides else []
+    named = [Path(ledger.overrides)] if ledger.overrides else []
     budgets = budgets_path()
-    for path in (*config_paths(), *beside, *([budgets] if budgets else [])):
+    if budgets:
+        named.append(budgets)
+    # A file that is not there: nobody else may make one in that folder, even if it is sticky.
+    missing = further_site_folder() / ".toml"
+    for path in (*config_paths(), missing, *named):
         try:
             for place in _places(path):
                 _refuse_writable_by_others(place)

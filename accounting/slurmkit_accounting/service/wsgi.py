@@ -12,9 +12,12 @@ from slurmkit.errors import NotVouched, ServiceError
 from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import (
     MAX_QUERY,
+    MUNGE,
     PATH,
     ServiceAnswer,
     ServiceQuery,
+    SocketPeer,
+    Voucher,
     open_query,
     seal_answer,
 )
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 Page: TypeAlias = tuple[HTTPStatus, str, bytes]
 """Status, content type, body."""
 TEXT = "text/plain; charset=utf-8"
+PEER = "uid:"
+"""What REMOTE_ADDR begins with where the kernel names the user at the other end of a socket."""
 _LONGEST = 300
 
 
@@ -32,6 +37,8 @@ def query_application(
     answer: Callable[[int, ServiceQuery], ServiceAnswer],
     log: Log,
     turn: Callable[[int], AbstractContextManager[object]] = nullcontext,
+    *,
+    on_socket: bool = False,
 ) -> WSGIApplication:
     """Make the WSGI application that answers queries.
 
@@ -39,16 +46,19 @@ def query_application(
         answer: answers a query of a uid, limited to what the uid may see.
         log: gets a line for each query and each refusal.
         turn: held while a query of a uid is answered and its answer is sealed.
+        on_socket: whether it is served on a Unix socket whose server names the uid of who asks
+            (`slurmkit_accounting.service.server.serving_on`).
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         try:
-            uid, query = open_query(_read_body(environ))
+            voucher = _socket_peer(environ) if on_socket else MUNGE
+            uid, query = open_query(_read_body(environ), voucher)
             with turn(uid):
                 reply = answer(uid, query)
                 # Seal all pieces before the status is sent: if munged fails, the client gets an
                 # error.
-                pieces = list(seal_answer(reply, query.nonce, asker=uid))
+                pieces = list(seal_answer(reply, query.nonce, asker=uid, voucher=voucher))
         except _Refusal as refusal:
             return _respond(start, (refusal.status, TEXT, str(refusal).encode()))
         except NotVouched as error:
@@ -58,14 +68,18 @@ def query_application(
             log("failed", why=error)
             return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
         log("answered", uid=uid, ask=query.ask, fault=reply.fault and reply.fault.message)
-        start("200 OK", [("Content-Type", "application/x-munge")])
+        start("200 OK", [("Content-Type", voucher.content_type)])
         return pieces
 
     return app
 
 
-def page_application(make: dict[str, Callable[[], Page]]) -> WSGIApplication:
-    """Make a WSGI application that serves pages by path, each made on request."""
+def page_application(make: dict[str, Callable[[str], Page]]) -> WSGIApplication:
+    """Make a WSGI application that serves pages by path.
+
+    Args:
+        make: by path, makes a page on request from the request's Accept header.
+    """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         page = make.get(environ.get("PATH_INFO", ""))
@@ -74,7 +88,7 @@ def page_application(make: dict[str, Callable[[], Page]]) -> WSGIApplication:
             return _respond(
                 start, (HTTPStatus.NOT_FOUND, TEXT, f"the pages are {paths}\n".encode())
             )
-        return _respond(start, page())
+        return _respond(start, page(str(environ.get("HTTP_ACCEPT") or "")))
 
     return app
 
@@ -83,6 +97,15 @@ class _Refusal(Exception):
     def __init__(self, status: HTTPStatus, words: str) -> None:
         super().__init__(words)
         self.status = status
+
+
+def _socket_peer(environ: WSGIEnvironment) -> Voucher:
+    """Return the other end of the socket; raises NotVouched if its server does not name it."""
+    sender = str(environ.get("REMOTE_ADDR") or "")
+    uid = sender.removeprefix(PEER)
+    if not sender.startswith(PEER) or not uid.isdecimal():
+        raise NotVouched("the socket does not say who is at its other end")
+    return SocketPeer(int(uid))
 
 
 def _read_body(environ: WSGIEnvironment) -> bytes:

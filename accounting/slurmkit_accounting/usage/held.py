@@ -9,13 +9,15 @@ added or subtracted; for an edge within an hour, so are the runs that start or e
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import BigInteger, Connection, Table, cast, func, select
+from sqlalchemy import BigInteger, Connection, Select, Table, bindparam, cast, func, select
 
 from slurmkit_accounting.ledger.schema.usage import (
     COUNTED,
@@ -81,9 +83,9 @@ class EndedUsage:
 
     def by_key(self) -> Iterator[Numbers]:
         """Yield the sums of each part, with a row for each of `keys`; see `by_groups`."""
-        yield from (sums for (sums,) in self.by_groups([np.arange(len(self.keys))]))
+        yield from (sums for (sums,) in self.by_groups([range(len(self.keys))]))
 
-    def by_groups(self, groupings: Sequence[Numbers]) -> Iterator[list[Numbers]]:
+    def by_groups(self, groupings: Sequence[Sequence[int]]) -> Iterator[list[Numbers]]:
         """Yield the sums of each part: a row for each group of keys, a column for each of `SUMS`.
 
         In place of `runs` are those that began before the part and continue in it.
@@ -94,11 +96,12 @@ class EndedUsage:
         Yields:
             For each of the groupings a table.
         """
-        sizes = [int(groups.max(initial=-1)) + 1 for groups in groupings]
+        arrays = [np.array(groups, np.int64) for groups in groupings]
+        sizes = [int(groups.max(initial=-1)) + 1 for groups in arrays]
         ends = np.cumsum([0, *sizes])
         self._groups = int(ends[-1])
         self._groups_of_id = []
-        for groups, begin in zip(groupings, ends, strict=False):
+        for groups, begin in zip(arrays, ends, strict=False):
             # The last is for the ids above, of keys without usage in the window.
             of_id = np.full(self._ids.max(initial=0) + 2, -1)
             of_id[self._ids] = np.where(groups >= 0, groups + begin, -1)
@@ -212,11 +215,8 @@ class EndedUsage:
         total = self._zeros(names)
         if begin >= end or not self._groups:
             return total
-        # PostgreSQL sums into `numeric`, which Python would get as slow Decimals.
-        sums = [cast(func.sum(table.c[name]), BigInteger) for name in names]
-        where = (table.c.bin >= begin, table.c.bin < end)
-        query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
-        with self._connection.execute(query.execution_options(yield_per=_AT_ONCE)) as found:
+        span = {"begin": begin, "end": end}
+        with self._connection.execute(_sums_by_key(table, tuple(names)), span) as found:
             for some in found.partitions():
                 numbers = len(some) * (len(names) + 1)
                 flat = np.fromiter(chain.from_iterable(some), np.int64, numbers)
@@ -239,6 +239,16 @@ class EndedUsage:
 
     def _zeros(self, names: Sequence[str]) -> Numbers:
         return np.zeros((self._groups, len(names)), np.int64)
+
+
+@cache  # a balance asks this many times, and to build it takes as long as to run it
+def _sums_by_key(table: Table, names: tuple[str, ...]) -> Select[Any]:
+    """Return the query for the sums of columns over the bins that begin in [:begin, :end)."""
+    # PostgreSQL sums into `numeric`, which Python would get as slow Decimals.
+    sums = [cast(func.sum(table.c[name]), BigInteger) for name in names]
+    where = (table.c.bin >= bindparam("begin"), table.c.bin < bindparam("end"))
+    query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
+    return query.execution_options(yield_per=_AT_ONCE)
 
 
 def _plus(one: Numbers, other: Numbers) -> Numbers:
@@ -267,7 +277,10 @@ def month_begin(time: int) -> int:
 
 def month_end(time: int) -> int:
     """Return the end of the UTC month of a time, in epoch seconds."""
-    return month_begin(month_begin(time) + 31 * DAY)
+    first = month_begin(time)
+    day = datetime.fromtimestamp(first, UTC)
+    # The end of December 9999 is no date.
+    return first + monthrange(day.year, day.month)[1] * DAY
 
 
 def _nearer_midnight(edge: int) -> int:

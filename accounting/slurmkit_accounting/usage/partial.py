@@ -9,9 +9,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, TextClause, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, TextClause, func, select, text, union_all
 
 from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
+from slurmkit_accounting.ledger.schema.types import begins_with
 from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
 from slurmkit_accounting.usage.bins import UsageKey, UsageRun, usage_in_window
 from slurmkit_accounting.usage.tables import load_eras as known_eras
@@ -113,9 +114,12 @@ def is_of_job(job: str) -> ColumnElement[bool]:
 
     `12` is a job, or all of an array or heterogeneous job. `12_3` and `12+1` are parts of one.
     """
-    ids = job.split(",")
-    parts = (runs.c.job_id.startswith(f"{i}{sign}", autoescape=True) for i in ids for sign in "_+")
-    return or_(runs.c.job_id.in_(ids), *parts)
+    ids, one = job.split(","), runs.alias("one")
+    parts = (begins_with(one.c.job_id, f"{each}{sign}") for each in ids for sign in "_+")
+    # A list of rows, each part of it by the index of job ids: for conditions joined by OR, SQLite
+    # reads all runs.
+    found = union_all(*(select(one.c.id).where(each) for each in (one.c.job_id.in_(ids), *parts)))
+    return runs.c.id.in_(found)
 
 
 def load_last_ingests(connection: Connection, *where: ColumnElement[bool]) -> dict[int, int]:

@@ -15,6 +15,7 @@ from slurmkit_accounting.ledger.bulk_write import (
     insert_missing,
     update_rows,
 )
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.database_errors import USAGE_TOO_LARGE
 from slurmkit_accounting.ledger.schema.people import eras as eras_table
 from slurmkit_accounting.ledger.schema.runs import runs
@@ -62,7 +63,7 @@ def no_progress(_done: int, _total: int) -> None:
 
 def load_eras(connection: Connection) -> Eras:
     """Load the times at which anything about people changed."""
-    return Eras(connection.scalars(select(eras_table.c.at)))
+    return once(connection, "eras", lambda: Eras(connection.scalars(select(eras_table.c.at))))
 
 
 class KeyIds(dict[UsageKey, int]):

@@ -122,7 +122,7 @@ _NAME = '[ -n "$name" ] || name=slurmkit_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-
 # same layer cache at once. A marker file, with what enroot says, tells that a container is being
 # created: a marker found while the lock is free was left by an interrupted run. The folder of the
 # containers is found as enroot finds it (its config::load): from the environment, then from its
-# configuration files.
+# configuration files. The locks are those of flock(1): a node needs no Python to run this script.
 CREATE = (
     """\
 set -eu

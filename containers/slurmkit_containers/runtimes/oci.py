@@ -111,7 +111,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
     @property
     def view(self) -> ContainerPaths:
-        """What the container sees of the node."""
+        """The folders of the node that the container sees."""
         bound = [m for m in self.mounts if {"bind", "rbind"} & set(m.options)]
         mounts = tuple(Mount(m.source, m.destination) for m in bound if m.source.startswith("/"))
         start = self.process.cwd

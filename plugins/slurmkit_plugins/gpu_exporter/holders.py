@@ -27,7 +27,12 @@ _BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\](.*)")
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _START = re.compile(r"^start=([0-9]+)$", re.MULTILINE)
 # `0::/system.slice/slurmstepd.scope/job_41/step_0`; of version 1 `4:freezer:/slurm/uid_7/job_41`.
-_JOB_CGROUP = re.compile(r"^\d+:([^:\n]*):(/\S*?/job_([0-9]{1,10}))(?:/|$)", re.MULTILINE)
+# From Slurm 26.05 on `0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0`, with the SLUID of
+# the job, unless cgroup.conf has CgroupJobIdPaths=yes (cgroup.conf(5)).
+_JOB_CGROUP = re.compile(
+    r"^\d+:([^:\n]*):(/\S*?/(?:job_[0-9]{1,10}|s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)", re.MULTILINE
+)
+_STEP_DAEMON = re.compile(rb"slurmstepd: \[([0-9]{1,10})[].]")
 _SETTLED = 600.0  # seconds; a record is older than the cgroup of its job, by the prolog's length
 _MPS_SERVER = "nvidia-cuda-mps"  # the name as the kernel cuts it
 _JOB_VARIABLE = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
@@ -330,8 +335,9 @@ class JobFinder:
         Empty for a process of no job, such as the MPS server; None where it cannot be seen.
         """
         place = self._proc / str(pid)
-        if folder := self._folder(pid):
-            return folder.name.removeprefix("job_")
+        folder = self._folder(pid)
+        if folder and (job := self._job_of_cgroup(folder)):
+            return job
         try:
             if (place / "comm").read_text("utf-8", "replace").startswith(_MPS_SERVER):
                 return ""
@@ -339,6 +345,25 @@ class JobFinder:
         except OSError:
             return None
         return named[1].decode() if named else ""
+
+    def _job_of_cgroup(self, folder: Path) -> str | None:
+        """Return the job of a job's cgroup; None where it has a SLUID and none of its steps runs.
+
+        The title of slurmstepd names the job. It is alone in `STEP/slurm`, where users have no
+        process (Slurm's Control Group v2 plugin, "Slurm cgroup v2 hierarchy").
+        """
+        if folder.name.startswith("job_"):
+            return folder.name.removeprefix("job_")
+        pids = list[str]()
+        for listed in folder.glob("step_*/slurm/cgroup.procs"):
+            with suppress(OSError):  # the step has ended meanwhile
+                pids += listed.read_text("ascii").split()
+        for pid in pids:
+            with suppress(OSError):
+                title = (self._proc / pid / "cmdline").read_bytes()
+                if named := _STEP_DAEMON.match(title):
+                    return named[1].decode()
+        return None
 
     def _folder(self, pid: int) -> Path | None:
         """Return the cgroup of the job of a process; None without one."""
@@ -350,7 +375,8 @@ class JobFinder:
         if found is None:
             return None
         folder = self._cgroups / found[1] / found[2].lstrip("/")
-        self._homes.add(folder.parent)
+        if folder.name.startswith("job_"):  # where the name has the SLUID, `_is_over` knows no job
+            self._homes.add(folder.parent)
         return folder
 
 

@@ -20,6 +20,7 @@ Page = Callable[[str], tuple[str, bytes]]
 PATH = "/metrics"
 _REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
 _ANSWER_SECONDS = 30.0  # in which the page must be made and read
+_PAGE_SECONDS = 20.0  # in which the driver must have answered
 _CONNECTIONS = 32  # at a time; more are closed at once
 _MOST_HEADER = 16 * 1024  # bytes
 _TEXT = "text/plain; charset=utf-8"
@@ -47,7 +48,7 @@ def serve(address: str, page: Page, token: str | None, log: Log) -> None:
         )
     without = "" if token else ", without a token"
     log(f"serving http://{address.rpartition(':')[0]}:{port}{PATH}{without}")
-    asyncio.run(_serve_until_signal(listening, page, token))
+    asyncio.run(_serve_until_signal(listening, page, token, log))
     log("stopped")
 
 
@@ -96,18 +97,24 @@ def load_token(path: Path) -> str:
     return token
 
 
-async def _serve_until_signal(listening: socket.socket, page: Page, token: str | None) -> None:
+async def _serve_until_signal(
+    listening: socket.socket, page: Page, token: str | None, log: Log
+) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    await serve_until(stopped, listening, page, token)
+    await serve_until(stopped, listening, page, token, log)
 
 
 async def serve_until(
-    stopped: asyncio.Event, listening: socket.socket, page: Page, token: str | None
+    stopped: asyncio.Event,
+    listening: socket.socket,
+    page: Page,
+    token: str | None,
+    log: Log = lambda _: None,
 ) -> None:
     """Serve the page on a listening socket until an event; clients do not keep it waiting."""
-    answer = _Responder(page, token).answer
+    answer = _Responder(page, token, log).answer
     server = await asyncio.start_server(answer, sock=listening, limit=_MOST_HEADER)
     try:
         await stopped.wait()
@@ -116,8 +123,10 @@ async def serve_until(
 
 
 class _Responder:
-    def __init__(self, page: Page, token: str | None) -> None:
+    def __init__(self, page: Page, token: str | None, log: Log) -> None:
         self._page = page
+        self._log = log
+        self._stuck: asyncio.Future[tuple[str, bytes]] | None = None  # the driver hangs
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._open = 0
         self._turn = asyncio.Lock()
@@ -155,9 +164,33 @@ class _Responder:
             return _message(HTTPStatus.NOT_FOUND, f"the page is {PATH}")
         if not self._is_allowed(headers.get("authorization", "")):
             return _message(HTTPStatus.UNAUTHORIZED, "send the exporter's bearer token")
-        async with self._turn:
-            kind, body = await asyncio.to_thread(self._page, headers.get("accept", ""))
+        made = await self._make_page(headers.get("accept", ""))
+        if made is None:
+            return _message(HTTPStatus.SERVICE_UNAVAILABLE, "the driver does not answer")
+        kind, body = made
         return _response(HTTPStatus.OK, kind, body, is_head=method == "HEAD")
+
+    async def _make_page(self, accept: str) -> tuple[str, bytes] | None:
+        """Return content type and body; None while the driver hangs.
+
+        A call of the driver cannot be ended. So no further thread waits for it.
+        """
+        async with self._turn:
+            if self._stuck is not None:
+                return None
+            making = asyncio.ensure_future(asyncio.to_thread(self._page, accept))
+            done, _ = await asyncio.wait((making,), timeout=_PAGE_SECONDS)
+            if done:
+                return making.result()
+            self._stuck = making
+            making.add_done_callback(self._go_on)
+            self._log(f"the driver has not answered for {_PAGE_SECONDS:g} s; waiting for it")
+            return None
+
+    def _go_on(self, making: asyncio.Future[tuple[str, bytes]]) -> None:
+        self._stuck = None
+        if not making.cancelled() and making.exception() is None:
+            self._log("the driver answers again")
 
     def _is_allowed(self, sent: str) -> bool:
         if self._expected is None:

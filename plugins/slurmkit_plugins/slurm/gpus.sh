@@ -13,6 +13,10 @@ RECORDS=/run/slurmkit/gpus
 # without its number, which must be Slurm's index. Only then are missing files looked for: with
 # MIG under AutoDetect the indices are no device numbers.
 GPU_DEVICE=
+# Or the paths themselves, in the order of Slurm's indices. AMD's have other numbers, e.g.
+# GPU_DEVICES=(/dev/dri/renderD128 /dev/dri/renderD136): what slurmd -G prints as File.
+GPU_DEVICES=()
+KFD=/dev/kfd # through it programs compute on AMD's GPUs
 # It may also set folders for others' exporters, which then know the job on each GPU:
 # dcgm-exporter's --hpc-job-mapping-dir, and /run/gpustat of jobstats. Where these call a GPU by
 # another name than Slurm's index, the array has the names in the order of Slurm's indices, e.g.
@@ -77,6 +81,9 @@ check_node() {
 
 indices() { tr ',' ' ' <<<"${SLURM_JOB_GPUS:-}"; }
 
+# device_of INDEX: the device file of a GPU; nothing where the configuration has none.
+device_of() { echo "${GPU_DEVICES[$1]:-${GPU_DEVICE:+$GPU_DEVICE$1}}"; }
+
 # The numbers of the jobs that process $1 names, one a line. Its user may have put anything there.
 jobs_of() {
     tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" |
@@ -86,10 +93,12 @@ jobs_of() {
 # names JOB NUMBER…: is it among them?
 names() { [[ " ${*:2} " == *" $1 "* ]]; }
 
-# Processes that have one of the node's GPU devices open.
+# Processes that have one of the node's GPU devices open, NVIDIA's or AMD's.
 holders() {
-    find /proc/[0-9]*/fd -lname "${GPU_DEVICE:-/dev/nvidia}[0-9]*" -printf '%h\n' 2>/dev/null |
-        cut -d/ -f3 | sort -un
+    local device wanted=(-lname "${GPU_DEVICE:-/dev/nvidia}[0-9]*")
+    for device in "${GPU_DEVICES[@]}"; do wanted+=(-o -lname "$device"); done
+    [[ $GPU_DEVICE || ${GPU_DEVICES[*]} ]] || wanted+=(-o -lname '/dev/dri/renderD[0-9]*')
+    find /proc/[0-9]*/fd \( "${wanted[@]}" \) -printf '%h\n' 2>/dev/null | cut -d/ -f3 | sort -un
 }
 
 # Has any of these jobs a record here?
@@ -122,8 +131,8 @@ has_job_here() {
 in_login_session() { grep -qsE '/session-[^/]+\.scope|/user@[0-9]+\.service' "/proc/$1/cgroup"; }
 
 # Does any of these jobs run on this node? One from before this was installed has no record, one of
-# salloc has no step.
-is_here() { is_recorded "$@" || pgrep -f "^slurmstepd: \[($(tr ' ' '|' <<<"$*"))[].]" >/dev/null; }
+# salloc has no step. Anybody can call a process so: only root's count.
+is_here() { is_recorded "$@" || pgrep -U 0 -f "^slurmstepd: \[($(tr ' ' '|' <<<"$*"))[].]" >/dev/null; }
 
 # kill_and_wait PID…: prints those that are there after KILL_SECONDS.
 kill_and_wait() {

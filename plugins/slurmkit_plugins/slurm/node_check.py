@@ -50,6 +50,12 @@ ROUNDS_TO_RESUME = 3
 SCONTROL_SECONDS = 5
 FAULTS_SECONDS = 7200
 """gpus.sh waits as long for a health check before it tells slurmctld itself."""
+DRAINING_SECONDS = 60
+"""slurmctld has drained a node that long after a prolog or epilog has failed there."""
+OUT_OF_USE = {"DRAIN", "FAIL", "DOWN"}
+RESUMED = " (the node was resumed with it)"
+# Keys of state.json as slurmkit 0.1 wrote them, and today's.
+OLD_KEYS = {"told": "reported", "told_at": "reported_at"}
 
 EXAMPLES = """examples:
   node_check.py                      check this node and print one line; changes nothing
@@ -297,23 +303,25 @@ def summary(found: CheckRound, gpus: "list[dict[str, Any]]") -> str:
     return f"{word}: {len(done)} checks, {len(gpus)} GPUs"
 
 
-# --- what Slurm is told -------------------------------------------------------------------------
+# --- the reason of the node in Slurm ------------------------------------------------------------
 
 
-def drain(node: str, faults: "list[str]") -> "tuple[str | None, str]":
+def drain(node: str, faults: "list[str]", states: "set[str]", old: str) -> "tuple[str | None, str]":
     """Take the node out of use, or name further faults in its reason.
 
-    SchedMD lets a HealthCheckProgram do so (man slurm.conf). Only a node with a fault asks
-    slurmctld anything. The reason of an administrator is left alone.
+    SchedMD lets a HealthCheckProgram do so (man slurm.conf). The reason of an administrator is
+    left alone.
+
+    Args:
+        node: its name.
+        faults: what is wrong with it, at least one.
+        states: what slurmctld says of it, as `old`.
+        old: its reason.
 
     Returns:
         The reason that the node has from us now, or None; and what to say about it.
     """
-    try:
-        states, old = node_state(node)
-    except NoAnswer as error:
-        return None, f"cannot drain the node: {error}"
-    is_out = bool(states & {"DRAIN", "FAIL", "DOWN"})
+    is_out = bool(states & OUT_OF_USE)
     ours = old.startswith(PREFIX)
     others = bool(old) and not ours and old not in SLURMS_REASONS
     if is_out and others:
@@ -425,9 +433,32 @@ def find_context() -> str:
 
 def load_state(folder: Path) -> "dict[str, Any]":
     """Load what the last health check kept; nothing of it holds after a boot."""
+    state = _load_since_boot(folder / "state.json")
+    # A prolog or epilog keeps what hangs in a file of its own, as `--forget` does.
+    hanging = dict(state.get("hanging", {}))
+    for name, pids in _load_since_boot(folder / "hanging.json").get("hanging", {}).items():
+        known = hanging.get(name, [])
+        hanging[name] = known + [pid for pid in pids if pid not in known]
+    state = dict(state, hanging=hanging)
+    forgotten = load_forgotten(folder)
+    for old, new in OLD_KEYS.items():
+        if old in state:
+            state.setdefault(new, state.pop(old))
+    return dict(state, forgotten=forgotten) if forgotten > state.get("forgotten", -1.0) else state
+
+
+def load_forgotten(folder: Path) -> float:
+    """Return when `--forget` ran last, in seconds since the boot; -1 if it did not.
+
+    It has a file of its own: a health check that runs meanwhile writes the state anew.
+    """
+    return float(_load_since_boot(folder / "forgotten.json").get("at", -1.0))
+
+
+def _load_since_boot(path: Path) -> "dict[str, Any]":
     try:
-        state = json.loads((folder / "state.json").read_text("utf-8"))
-        return state if isinstance(state, dict) and state.get("boot") == _boot() else {}
+        content = json.loads(path.read_text("utf-8"))
+        return content if isinstance(content, dict) and content.get("boot") == _boot() else {}
     except (OSError, ValueError):
         return {}
 
@@ -452,16 +483,22 @@ def write_file(path: Path, content: "dict[str, Any]", mode: int = 0o644) -> None
         say(f"cannot write {path}: {error.strerror}")
 
 
-def take_faults(folder: Path) -> "list[str]":
-    """Take the faults that prolog and epilog have left, one a line; none that are hours old."""
+def take_faults(folder: Path) -> "tuple[list[str], float]":
+    """Take the faults that prolog and epilog have left, one a line; none that are hours old.
+
+    Returns:
+        The faults, and how many seconds ago the last one was left.
+    """
     taken = folder / "faults.taken"
     try:
         (folder / "faults").replace(taken)
-        if time.time() - taken.stat().st_mtime > FAULTS_SECONDS:
-            return []
-        return [clean(line) for line in taken.read_text("utf-8", "replace").splitlines() if line]
+        age = time.time() - taken.stat().st_mtime
+        if age > FAULTS_SECONDS:
+            return [], age
+        lines = taken.read_text("utf-8", "replace").splitlines()
+        return [clean(line) for line in lines if line], age
     except OSError:
-        return []
+        return [], 0.0
 
 
 def leave_faults(folder: Path, faults: "list[str]") -> None:
@@ -499,6 +536,56 @@ def page(conf: CheckSettings, node: str, faults: "list[str]") -> None:
             say(f"CHECK_PAGE={conf.page}: {error.strerror}")
 
 
+def without_forgotten(found: CheckRound, after: float) -> CheckRound:
+    """Return a round without the Xids of before `--forget`, which may have run meanwhile."""
+    results = [
+        CheckResult("xid", "ok", "") if each.check == "xid" and 0 <= _xid_at(each, found) <= after
+        else each
+        for each in found.results
+    ]  # fmt: skip
+    return found._replace(results=results)
+
+
+def _xid_at(result: CheckResult, found: CheckRound) -> float:
+    """Return when an Xid came last, in seconds since the boot; -1 if that is not known."""
+    key = result.pci + "|" + result.text.partition(" ")[0]
+    return float(found.facts.get("xids", {}).get(key, {}).get("at", -1.0))
+
+
+def without_accepted(
+    found: CheckRound, state: "dict[str, Any]", conf: CheckSettings, context: str
+) -> CheckRound:
+    """Make notes of the faults with which somebody has resumed the node.
+
+    A prolog or epilog, which asks slurmctld nothing, also leaves a fault alone that the reason of
+    the node has named for a while: a job starts on this node, so somebody has resumed it.
+    """
+    gpus = found.facts.get("gpus") or state.get("gpus", [])
+    since = time.time() - conf.resumed_hours * 3600
+    accepted = {
+        fault: at["up"] for fault, at in state.get("accepted", {}).items() if at["at"] > since
+    }
+    reported = state.get("reported", ()) if context in {"prolog", "epilog"} else ()
+    if time.time() - state.get("reported_at", 0) < DRAINING_SECONDS:
+        reported = ()
+    results = []
+    for each in found.results:
+        fault = describe(each, gpus)
+        is_old = fault in accepted and _xid_at(each, found) <= accepted[fault]
+        if each.state in {"drain", "page"} and (is_old or fault in reported):
+            results.append(each._replace(state="note", text=each.text + RESUMED))
+        else:
+            results.append(each)
+    return found._replace(results=results)
+
+
+def still_there(faults: "list[str]", found: CheckRound, now: "list[str]") -> "list[str]":
+    """Return those of some faults that this round has seen, or could not look for."""
+    seen = {each.check for each in found.results if each.state != "unknown"}
+    seen -= {each.check for each in found.results if each.state == "unknown"}
+    return [each for each in faults if each in now or re.split(r"[ :]", each)[0] not in seen]
+
+
 def act_on_health(
     folder: Path, node: str, found: CheckRound, state: "dict[str, Any]", conf: CheckSettings
 ) -> "dict[str, Any]":
@@ -506,28 +593,89 @@ def act_on_health(
     gpus = found.facts.get("gpus") or state.get("gpus", [])
     kept = dict(state, **found.facts)
     kept.update(boot=_boot(), hanging=found.hanging, gpus=gpus)
-    left = take_faults(folder)
+    left, age = take_faults(folder)
     faults = [describe(each, gpus) for each in found.results if each.state in {"drain", "page"}]
     urgent = [describe(each, gpus) for each in found.results if each.state == "page"]
     kept["paged"] = [fault.partition(":")[0] for fault in urgent]
     new = [fault for fault in urgent if fault.partition(":")[0] not in state.get("paged", ())]
     if new:
         page(conf, node, new)
+    shown = [describe(each, gpus).partition(RESUMED)[0] for each in found.results]
+    kept["reported"] = still_there(state.get("reported", []), found, shown)
+    kept["accepted"] = {
+        fault: state["accepted"][fault]
+        for fault in still_there(list(state.get("accepted", ())), found, shown)
+        # One that is a fault all the same has come again since, or its time is over.
+        if fault not in faults
+    }
     if faults or left:
         kept["fine"] = 0
-        reason, text = drain(node, left + faults)
-        if text:
-            say(text, syslog.LOG_ERR)
-        kept["reason"] = reason
-        if reason is None and left and text.startswith("cannot"):
-            leave_faults(folder, left)
-        return kept
+        return dict(kept, **_tell_faults(folder, node, faults, (left, age), kept, conf))
     kept["fine"] = state.get("fine", 0) + 1
     if conf.resume and state.get("reason") and kept["fine"] >= ROUNDS_TO_RESUME:
         kept["reason"], text = resume(node, state["reason"], found.results)
         if text:
             say(text, syslog.LOG_NOTICE)
     return kept
+
+
+def _tell_faults(
+    folder: Path,
+    node: str,
+    faults: "list[str]",
+    of_jobs: "tuple[list[str], float]",
+    state: "dict[str, Any]",
+    conf: CheckSettings,
+) -> "dict[str, Any]":
+    """Drain the node for its faults, but not for those with which somebody has resumed it.
+
+    Args:
+        folder: where prolog and epilog leave faults.
+        node: its name.
+        faults: what this round has found.
+        of_jobs: what prolog and epilog have left, and how many seconds ago.
+        state: what is kept so far.
+        conf: the settings.
+
+    Returns:
+        What the next health check must know besides.
+    """
+    left, age = of_jobs
+    try:
+        states, old = node_state(node)
+    except NoAnswer as error:
+        say(f"cannot drain the node: {error}", syslog.LOG_ERR)
+        if left:
+            leave_faults(folder, left)
+        return {}
+    accepted = dict(state["accepted"])
+    if not states & OUT_OF_USE and conf.resumed_hours:
+        for fault in [fault for fault in faults if fault in state["reported"]]:
+            accepted[fault] = {"at": time.time(), "up": _uptime()}
+            hours = f"{conf.resumed_hours:g}"
+            say(f"the node was resumed with {fault}; left alone for {hours} h", syslog.LOG_NOTICE)
+        faults = [fault for fault in faults if fault not in accepted]
+        if left and age > DRAINING_SECONDS:
+            say("the node was resumed after: {}".format("; ".join(left)), syslog.LOG_NOTICE)
+            left = []
+    reported = [fault for fault in state["reported"] if fault not in accepted]
+    if not (faults or left):
+        return {"reason": None, "reported": reported, "accepted": accepted}
+    reason, text = drain(node, left + faults, states, old)
+    if text:
+        say(text, syslog.LOG_ERR)
+    if reason is None and left and text.startswith("cannot"):
+        leave_faults(folder, left)
+    if reason is None:
+        return {"reason": None, "reported": reported, "accepted": accepted}
+    more = [fault for fault in faults if fault not in reported]
+    reported_at = time.time() if more else state.get("reported_at", 0)
+    return {
+        "reason": reason,
+        "reported": reported + more,
+        "reported_at": reported_at,
+        "accepted": accepted,
+    }
 
 
 def to_json(
@@ -600,14 +748,19 @@ def main(argv: "list[str]") -> int:
     os.environ["PATH"] = conf.path if context != "hand" else os.environ.get("PATH", conf.path)
     state = load_state(folder)
     if options.forget:
-        write_file(folder / "state.json", dict(state, boot=_boot(), xids={}, forgotten=_uptime()))
+        write_file(folder / "forgotten.json", {"boot": _boot(), "at": _uptime()})
         return 0
-    found = check_node(context, conf, state)
+    found = without_forgotten(check_node(context, conf, state), load_forgotten(folder))
+    found = without_accepted(found, state, conf, context)
     gpus = found.facts.get("gpus") or state.get("gpus", [])
     if context == "health":
         state = act_on_health(folder, node, found, state, conf)
         write_file(folder / "state.json", state)
+        found = without_accepted(found, state, conf, context)
     code, _ = status_of(found.results)
+    if context in {"prolog", "epilog"} and found.hanging:
+        # Without HealthCheckProgram nobody else notes it, and each job would add one more.
+        write_file(folder / "hanging.json", {"boot": _boot(), "hanging": found.hanging})
     if context in {"prolog", "epilog"} and code == 2:
         faults = [describe(each, gpus) for each in found.results if each.state in {"drain", "page"}]
         leave_faults(folder, faults)

@@ -111,6 +111,7 @@ class CheckSettings(NamedTuple):
         deadlines: seconds for all checks, by context.
         page: command that is given a text when something has the severity page.
         resume: whether the health check also takes the node back into use.
+        resumed_hours: time for which a fault is left alone with which somebody resumed the node.
         path: where commands are.
         leftover_age: seconds for which a job may take to end.
         records: where the prolog records who has which GPU.
@@ -131,6 +132,7 @@ class CheckSettings(NamedTuple):
     deadlines: "Mapping[str, float]" = MappingProxyType(DEADLINES)
     page: str = ""
     resume: bool = False
+    resumed_hours: float = 24.0
     path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     leftover_age: float = 300.0
     records: str = "/run/slurmkit/gpus"
@@ -245,6 +247,7 @@ _PARSERS = {
     "CHECK_LEFTOVER_SECONDS": ("leftover_age", lambda value: _at_least(float(value), 0)),
     "CHECK_PAGE": ("page", str),
     "CHECK_RESUME": ("resume", _yes_or_no),
+    "CHECK_RESUMED_HOURS": ("resumed_hours", lambda value: _at_least(float(value), 0)),
     "CHECK_PATH": ("path", str),
     "RECORDS": ("records", str),
 }  # type: dict[str, tuple[str, Any]]
@@ -260,6 +263,8 @@ def read_smi(
     """Read `nvidia-smi -q -x`: the checks of each GPU, and which GPUs there are."""
     expected = conf.gpus if conf.gpus is not None else state.get("expected")
     if not shutil.which("nvidia-smi"):
+        if shutil.which("amd-smi"):
+            return _read_amd_smi(expected), {}
         if conf.gpus:
             return [CheckResult("gpus", "drain", "nvidia-smi is not installed")], {}
         return _skipped("smi", "nvidia-smi is not installed"), {}
@@ -274,6 +279,42 @@ def read_smi(
         why = f"nvidia-smi fails with code {code}: {_last_line(said)}"
         return [CheckResult("gpus", "drain" if expected else "unknown", why)], {}
     return check_gpus(gpus, expected, conf), {"gpus": [_identity(gpu) for gpu in gpus]}
+
+
+def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
+    """Count the GPUs in `amd-smi list --json`; the other checks need nvidia-smi.
+
+    Nothing is sure where slurmd does not say how many there should be.
+    """
+    code, said = _run(["amd-smi", "list", "--json"])
+    others = _skipped("smi", "this node has AMD's GPUs")
+    results = [each for each in others if each.check != "gpus"]
+    if expected == 0:
+        return [*results, CheckResult("gpus", "skipped", "this node has no GPU")]
+    try:
+        there = len(parse_amd_list(said))
+    except ValueError:
+        why = f"amd-smi fails with code {code}: {_last_line(said)}"
+        return [*results, CheckResult("gpus", "drain" if expected else "unknown", why)]
+    if expected is not None and there < expected:
+        return [*results, CheckResult("gpus", "drain", f"{there} of {expected} GPUs are there")]
+    return [*results, CheckResult("gpus", "ok", f"{there} GPUs" if there else "no GPU")]
+
+
+def parse_amd_list(text: str) -> "list[str]":
+    """Parse `amd-smi list --json`: the PCI address of each GPU or partition.
+
+    Raises:
+        ValueError: when it is no such list.
+    """
+    # Before the JSON, amd-smi may print a warning.
+    begin = re.search(r"^[\[{]", text, re.MULTILINE)
+    found, _ = json.JSONDecoder().raw_decode(text[begin.start() :] if begin else "")
+    try:
+        rows = found["gpu_data"] if isinstance(found, dict) else found
+        return [str(row["bdf"]) for row in rows]
+    except (TypeError, KeyError) as error:
+        raise ValueError("no list of GPUs") from error
 
 
 def check_gpus(
@@ -383,35 +424,77 @@ def _number(element: "Any") -> int:
 
 def short_pci(address: str) -> str:
     """Return a PCI address in one form: `00000000:07:00.0` and `0000:07:00` are `0000:07:00.0`."""
-    match = re.match(r"([0-9A-Fa-f]+):([0-9A-Fa-f]+):([0-9A-Fa-f]+)(\.\d)?$", address.strip())
+    match = re.match(r"(?:([0-9A-Fa-f]+):)?([0-9A-Fa-f]+):([0-9A-Fa-f]+)(\.\d)?$", address.strip())
     if not match:
         return ""
     domain, bus, device, function = match.groups()
     return "{:04x}:{:02x}:{:02x}{}".format(
-        int(domain, 16), int(bus, 16), int(device, 16), function or ".0"
+        int(domain or "0", 16), int(bus, 16), int(device, 16), function or ".0"
     )
 
 
 def read_nvlink(
     conf: CheckSettings, state: "dict[str, Any]"
 ) -> "tuple[list[CheckResult], dict[str, Any]]":
-    """Read `nvidia-smi nvlink -s`: fewer active links than the other GPUs of this kind have."""
-    del conf, state
+    """Read `nvidia-smi nvlink -s`: fewer active links than the other GPUs of this kind have.
+
+    A GPU in MIG mode has no active links, and is not compared. Of a GPU, the most links since the
+    boot count, too: the others may all be in MIG mode.
+    """
+    del conf
     if not shutil.which("nvidia-smi"):
         return _skipped("nvlink", "nvidia-smi is not installed"), {}
     code, said = _run(["nvidia-smi", "nvlink", "-s"])
     links = parse_nvlink(said)
     if code or not links:
         return _skipped("nvlink", "no NVLink"), {}
+    earlier = state.get("nvlinks", {})  # type: dict[str, int]
+    kept = {uuid: max(active, earlier.get(uuid, 0)) for uuid, _, active in links}
+    results = compare_nvlinks(links, earlier)
+    if results:
+        try:
+            mig = read_mig_gpus()
+        except ValueError as error:
+            return [CheckResult("nvlink", "unknown", str(error))], {"nvlinks": kept}
+        links = [each for each in links if each[0] not in mig]
+        results = compare_nvlinks(links, earlier)
+    if not links:
+        return _skipped("nvlink", "all GPUs are in MIG mode"), {"nvlinks": kept}
+    return results or [CheckResult("nvlink", "ok", "")], {"nvlinks": kept}
+
+
+def compare_nvlinks(
+    links: "list[tuple[str, str, int]]", earlier: "Mapping[str, int]"
+) -> "list[CheckResult]":
+    """Compare the active links of each GPU with those of the others, and with its own before.
+
+    Args:
+        links: UUID, name and number of active links.
+        earlier: the most since the boot, by UUID.
+    """
     results = []
     for uuid, name, active in links:
-        most = max(count for _, other, count in links if other == name)
+        others = max(count for _, other, count in links if other == name)
+        most = max(others, earlier.get(uuid, 0))
         if active < most:
             # Bridges between PCIe cards join some of them only.
             state_of = "drain" if re.search(r"SXM|\bGB\d", name) else "note"
             text = f"{active} of {most} NVLinks are active"
             results.append(CheckResult("nvlink", state_of, text, uuid))
-    return results or [CheckResult("nvlink", "ok", "")], {}
+    return results
+
+
+def read_mig_gpus() -> "set[str]":
+    """Return the UUIDs of the GPUs in MIG mode; none with a driver that knows no MIG.
+
+    Raises:
+        ValueError: when nvidia-smi does not say.
+    """
+    code, said = _run(["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"])
+    if code and "not a valid field" not in said:
+        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_last_line(said)}")
+    rows = [line.split(", ") for line in said.splitlines()]
+    return {row[0].strip() for row in rows if row[-1].strip() == "Enabled"}
 
 
 def parse_nvlink(text: str) -> "list[tuple[str, str, int]]":
@@ -445,7 +528,8 @@ def parse_diag(text: str, code: int = 0) -> "list[CheckResult]":
         # After the JSON, dcgmi may print more.
         found, _ = json.JSONDecoder().raw_decode(text[begin:] if begin >= 0 else "")
         body = found.get("DCGM Diagnostic") or found["DCGM GPU Diagnostic"]
-        tests = [test for part in body["test_categories"] for test in part["tests"]]
+        # Some releases print `null` between the tests.
+        tests = [test for part in body["test_categories"] for test in part["tests"] if test]
         return _diag_results(tests) or [CheckResult("diag", "ok", f"{len(tests)} tests")]
     except (ValueError, KeyError, TypeError, AttributeError):
         why = f"dcgmi diag gives no result (code {code}): {_last_line(text)}"
@@ -457,7 +541,7 @@ def _diag_results(tests: "list[Any]") -> "list[CheckResult]":
     results = []
     for test in tests:
         for each in test.get("results", ()):
-            state = states.get(each.get("status"))
+            state = states.get(each.get("status", "").title())  # `FAIL` in some releases
             if state:
                 at = each.get("entity_id", each.get("gpu_id", each.get("gpu_ids", "?")))
                 text = "{}, DCGM's GPU {}: {}".format(test["name"], at, _warning(each))
@@ -497,20 +581,23 @@ def read_kernel_log(
 
 def parse_xids(text: str) -> "dict[str, dict[str, Any]]":
     """Parse the kernel log: by `PCI|Xid` seconds since the boot and text of the last one."""
-    # From the driver alone: other lines have names that users chose (of cgroups, of files).
-    pattern = (
-        r"(?:<\d+>)?(?:\[\s*([\d.]+)\])?(?:\[[ TC\d]+\])?\s*(?:NVRM|nvidia-nvswitch\d+): "
-        r"(S?Xid) \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
+    # From the driver alone: other messages have names that users chose (of cgroups, of files), and
+    # their further lines are indented.
+    begin = r"^(?:<\d+>)?(?:\[\s*([\d.]+)\](?:\[[ TC\d]+\])? *)?(?:NVRM|nvidia-nvswitch\d+): "
+    xid = r"(S?Xid) \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
+    # The driver also says this without an Xid: in one line, or in three.
+    off_the_bus = (
+        r"(?:The NVIDIA )?GPU ([0-9A-Fa-f:.]+?):?(?: GPU has |\s*\n\s+NVRM: \(PCI ID: [\w:]+\)"
+        r" installed in this system has\s*\n\s+NVRM: )fallen off the bus"
     )
     found = {}
-    for line in text.splitlines():
-        match = re.match(pattern, line)
-        if match:
-            seconds, kind, pci, number, rest = match.groups()
-            name = "SXid" + number if kind == "SXid" else number
-            # A process and its name are a user's words, and nobody's fault.
-            rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", rest or "").strip()
-            found[short_pci(pci) + "|" + name] = {"at": float(seconds or 0), "text": rest[:80]}
+    for seconds, pci in re.findall(begin + off_the_bus, text, re.MULTILINE):
+        found[short_pci(pci) + "|79"] = {"at": float(seconds or 0), "text": "off the bus"}
+    for seconds, kind, pci, number, said in re.findall(begin + xid, text, re.MULTILINE):
+        name = "SXid" + number if kind == "SXid" else number
+        # A process and its name are a user's words, and nobody's fault.
+        rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", said).strip()
+        found[short_pci(pci) + "|" + name] = {"at": float(seconds or 0), "text": rest[:80]}
     return found
 
 
@@ -600,9 +687,10 @@ def read_leftovers(
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes()
-            if command.startswith(b"slurmstepd: ["):
+            uid = _uid_of(folder)
+            if command.startswith(b"slurmstepd: [") and uid == 0:  # anybody can have this title
                 here |= set(re.findall(r"\[(\d+)", command.decode("ascii", "replace")))
-            elif folder.stat().st_uid and _age_of(folder) > conf.leftover_age:
+            elif uid and _age_of(folder) > conf.leftover_age:
                 named[folder.name] = _jobs_named(folder)
         except (OSError, ValueError, IndexError):  # it has ended, or is not ours to read
             continue
@@ -619,6 +707,12 @@ def _jobs_named(folder: Path) -> "set[str]":
     text = (folder / "environ").read_bytes().decode("ascii", "replace")
     pattern = r"(?:^|\0)SLURM_JOB_ID(?:_HET_GROUP_\d+)?=(\d{1,10})(?=\0|$)"
     return set(re.findall(pattern, text))
+
+
+def _uid_of(folder: Path) -> int:
+    """Return the real user id of a process; the owner of its folder may be root all the same."""
+    status = (folder / "status").read_text("ascii", "replace")
+    return int(status.partition("\nUid:")[2].split()[0])
 
 
 def _age_of(folder: Path) -> float:
@@ -646,7 +740,7 @@ def count_gres(text: str) -> int:
     for line in text.splitlines():
         match = re.search(r"Gres Name=gpu .*\bFile=(\S+)", line)
         for name in _expand(match.group(1)) if match else ():
-            if re.match(r"/dev/nvidia\d+$", name):
+            if re.match(r"/dev/(nvidia|dri/renderD)\d+$", name):
                 files.add(name)
     return len(files)
 

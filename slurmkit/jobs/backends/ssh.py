@@ -123,7 +123,7 @@ class OnceBackend(CommandsBackend):
         try:
             self._ssh.count()
             lines = _submit_lines(sending.mark, command_line(argv, script), self._answered)
-            said = self._ssh.told(argv, lines, timeout=60)
+            said = self._ssh.run_lines(argv, lines, timeout=60)
         except (ConnectionLost, SlurmTimeout):
             return self.find(sending)
         except KeyboardInterrupt:
@@ -145,7 +145,7 @@ class OnceBackend(CommandsBackend):
     def _unmarked(self, error: SlurmError) -> NeverRan:
         """Handle a mark that could not be created: somebody removed the folder, or a full disk."""
         before, self._folder = self._folder, ""
-        if self._ssh.told(
+        if self._ssh.run_lines(
             ["test"], [f"test -d {shlex.quote(before)} && echo there || :"], timeout=60
         ):
             raise SshError(
@@ -163,7 +163,7 @@ class OnceBackend(CommandsBackend):
                 f"(umask 077; mkdir -p {quoted} && mkdir {shlex.quote(folder)}) || exit 1",
                 f"find {quoted} -mindepth 1 -maxdepth 1 -mtime +{_OLD} -exec rm -rf {{}} + || :",
             ]
-            self._ssh.told(["mkdir"], lines, timeout=60)
+            self._ssh.run_lines(["mkdir"], lines, timeout=60)
             self._folder = folder
         return self._folder
 
@@ -191,7 +191,7 @@ class OnceBackend(CommandsBackend):
             Refused: when sbatch refused the job.
             SshError: when the login node cannot be reached.
         """
-        said = self._ssh.told(["test"], _mark_lines(sending.mark), timeout=60)
+        said = self._ssh.run_lines(["test"], _mark_lines(sending.mark), timeout=60)
         if said == f"taken\n{_NEVER}\n":
             return NeverRan()
         answer = _ANSWER.fullmatch(said.removeprefix("taken\n")) if said != "gone\n" else None

@@ -84,7 +84,7 @@ class EffectiveLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whose(self) -> str:
-        """Who shares the limit, e.g. `one user`, `all its jobs together`."""
+        """The jobs that share the limit, e.g. `one user`, `all its jobs together`."""
         if self.field.startswith("grp_"):
             return "all its jobs together"
         if self.field.endswith("per_node"):

@@ -13,6 +13,7 @@ from slurmkit.spec.option_values import SBATCH_OPTIONS
 from slurmkit.spec.sbatch_options import has_foreign_options
 
 _SEGMENT_SINCE = (24, 5)
+_EXPEDITE_SINCE = (25, 11)
 _CPUS_PER_GPU_REFUSED_SINCE = (23, 2)
 # Before 26.05 a job smaller than its segment never starts.
 _LARGE_SEGMENT_IGNORED = (26, 5)
@@ -117,6 +118,23 @@ def _segment(request: Request, plugin: str, source: str) -> Iterator[Finding]:
         message = f"{nodes} nodes do not divide into segments of {segment}; sbatch would refuse it"
         fix: Pairs = (("nodes", str(max(nodes // segment, 1) * segment)),)
         yield error("segment-uneven", message, source, fix)
+
+
+def expedited_requeue(request: Request) -> Iterator[Finding]:
+    """Check that the cluster has `--requeue=expedite`, and that it is enabled."""
+    if request.spec.requeue != "expedite":
+        return
+    release = request.capabilities.release
+    if release < _EXPEDITE_SINCE:
+        version = ".".join(f"{part:02}" for part in release[:2])
+        message = f"Slurm {version} does not know --requeue=expedite (since 25.11)"
+        yield error("expedite-unknown", message, "release of Slurm", (("requeue", ""),))
+        return
+    parameters = request.capabilities.config.get("SlurmctldParameters", "")
+    if "enable_expedited_requeue" not in parameters.lower().split(","):
+        message = "--requeue=expedite is not enabled on this cluster"
+        source = "slurm.conf: SlurmctldParameters lacks enable_expedited_requeue"
+        yield warning("expedite-disabled", message, source)
 
 
 def license_counts(request: Request) -> Iterator[Finding]:
@@ -244,6 +262,14 @@ def passed_on_options(request: Request) -> Iterator[Finding]:
                 " site adds the option"
             )
             yield warning("unknown-option", message, "sbatch(1)")
+    named = [f"--{name}" for name in spec.options if name in known.container_options]
+    if spec.script is not None and named:
+        message = (
+            f"{', '.join(named)}: pyxis starts the whole script in the container, unless"
+            " sbatch_support=0; slurmkit looks at neither the image nor the mounts, and Slurm's"
+            " commands work in the script only if the image has them"
+        )
+        yield note("container-of-script", message, "plugstack.conf: pyxis")
     tracked = known.config.get("TrackWCKey", "")
     if "wckey" in spec.options and tracked.casefold() == "no":
         message = "--wckey does nothing: this cluster does not track workload keys"

@@ -60,6 +60,7 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     times.survival_conflicts,
     options.mail_options,
     options.topology_options,
+    options.expedited_requeue,
     options.options_for_gpus,
     options.fewest_cpus,
     options.ignored_hint,

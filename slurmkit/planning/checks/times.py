@@ -111,10 +111,12 @@ def endings(request: Request) -> Iterator[Finding]:
         yield note(
             f"survive-{ending}", f"{_ENDING_WORDS[ending]}: {what_happens}", f"--on-{ending}"
         )
+    by_itself = policy.on_timeout or policy.on_preempt
+    but = ", unless with exit code 75" if by_itself in ("requeue", "hold") else ""
     yield note(
         "survive-limit",
         f"it comes back {policy.max_restarts} times at most; it does not come back when its command"
-        " itself fails",
+        f" itself fails{but}",
         "--max-restarts",
     )
 

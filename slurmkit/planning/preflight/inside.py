@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+RESULTS = "SLURMKIT_PREFLIGHT_RESULTS"
+"""Variable with a file that gets each result as a line of JSON; then no kept result counts."""
 MOST_REQUEUES = 3
 """A job that finds a bad node each time is stopped in the end: perhaps too much is expected."""
 # In each task. The file that -J names must not exist, and holds the whole environment; task 0 has
@@ -38,7 +40,7 @@ _PATIENCE = 60  # seconds in which srun ends its step
 
 
 class Result(NamedTuple):
-    """What one run of all_reduce_perf gave.
+    """The result of one run of all_reduce_perf.
 
     Attributes:
         bandwidth: its average bus bandwidth in GB/s (10^9); None without a result.
@@ -60,8 +62,8 @@ class Result(NamedTuple):
         return fine and (self.bandwidth or 0.0) >= least
 
     @property
-    def words(self) -> str:
-        """Of the result alone."""
+    def summary(self) -> str:
+        """The result in a few words, without what is expected."""
         if self.bandwidth is None:
             return "no result"
         wrong = f", {self.wrong} wrong values" if self.wrong else ""
@@ -72,8 +74,8 @@ class Enough(Exception):
     """It costs too much to go on looking."""
 
 
-class Found(NamedTuple):
-    """Which nodes are at fault: those that are, and those of which one may be."""
+class FaultyNodes(NamedTuple):
+    """The nodes at fault: those that are, and those of which one may be."""
 
     bad: "tuple[str, ...]"
     suspects: "tuple[str, ...]" = ()
@@ -96,7 +98,7 @@ def read(text: str, trouble: str = "") -> Result:
 
 def locate(
     nodes: "Sequence[str]", passes: "Callable[[tuple[str, ...]], bool]", *, alone: bool
-) -> Found:
+) -> FaultyNodes:
     """Find the bad ones of nodes that failed together, by halves.
 
     A node by itself shows nothing of its network, so the last ones are tried with one that is
@@ -121,11 +123,11 @@ def locate(
     good = good or _pair(single, passes)
     rest = [node for node in single if node not in good]
     if good:
-        return Found(tuple(node for node in rest if not passes((good[0], node))))
+        return FaultyNodes(tuple(node for node in rest if not passes((good[0], node))))
     if len(rest) == 1:
-        return Found(tuple(rest))
+        return FaultyNodes(tuple(rest))
     bad = tuple(node for node in rest if alone and not passes((node,)))
-    return Found(bad, tuple(node for node in rest if node not in bad))
+    return FaultyNodes(bad, tuple(node for node in rest if node not in bad))
 
 
 def most_runs(nodes: int) -> int:
@@ -156,7 +158,7 @@ class Preflight:
         self.most = 0
 
     def least(self, nodes: "Sequence[str]") -> float:
-        """What is expected at least, in GB/s; 0 where the site says nothing."""
+        """Return the least bandwidth expected, in GB/s; 0 where the site says nothing."""
         return float(self.ask["between" if len(nodes) > 1 else "within"])
 
     def passes(self, nodes: "tuple[str, ...]") -> bool:
@@ -170,13 +172,14 @@ class Preflight:
             if len(self.results) > self.most:
                 raise Enough
             self.results[key] = self.measure(self.ask, key)
+            add_line(key, self.results[key])
             result, least = self.results[key], self.least(key)
             expected = f" (at least {least:.1f} expected)" if least else ""
             on = f" on {result.devices}" if result.devices else ""
-            say(f": {folded(key)}: {result.words}{expected}{on}")
+            say(f": {folded(key)}: {result.summary}{expected}{on}")
         return self.results[key].good(self.least(key))
 
-    def run(self, nodes: "tuple[str, ...]") -> "Found | None":
+    def run(self, nodes: "tuple[str, ...]") -> "FaultyNodes | None":
         """Measure all; None where all is good."""
         self.most = most_runs(len(nodes))
         if self.passes(nodes):
@@ -185,13 +188,13 @@ class Preflight:
             return locate(nodes, self.passes, alone=self.ask["gpus"] > 1)
         except Enough:
             fine = {n for g, r in self.results.items() if r.good(self.least(g)) for n in g}
-            return Found((), tuple(node for node in nodes if node not in fine))
+            return FaultyNodes((), tuple(node for node in nodes if node not in fine))
 
     def whole(self, nodes: "tuple[str, ...]") -> Result:
-        """What all nodes gave together."""
+        """Return the result of all nodes together."""
         return self.results[tuple(sorted(nodes))]
 
-    def leaves(self, nodes: "tuple[str, ...]", found: Found) -> "tuple[str, ...]":
+    def leaves(self, nodes: "tuple[str, ...]", found: FaultyNodes) -> "tuple[str, ...]":
         """The nodes without which the job goes back to the queue; none where it stops.
 
         It goes back where others are good, so that it is not the program or what is expected of it.
@@ -206,17 +209,17 @@ class Preflight:
         others = len(found.bad) < len(nodes) or (len(nodes) == 1 and measured)
         return found.bad if others else ()
 
-    def verdict(self, nodes: "tuple[str, ...]", found: Found) -> str:
-        """Which node is bad and why, in a line."""
+    def verdict(self, nodes: "tuple[str, ...]", found: FaultyNodes) -> str:
+        """Name the bad node and the reason, in one line."""
         whole = self.whole(nodes)
         if all(result.bandwidth is None for result in self.results.values()):
             last = whole.trouble.splitlines() or [""]
             return f"{folded(nodes)} could not be measured: {last[-1]}"
         if len(found.bad) == len(nodes) > 1:
-            return f"{whole.words} over {folded(nodes)}, none is better: is too much expected?"
+            return f"{whole.summary} over {folded(nodes)}, none is better: is too much expected?"
         if found.bad:
             return "; ".join(f"{node} is bad: {self._why(node)}" for node in found.bad)
-        said = f"{whole.words} over {folded(nodes)}, at least {self.least(nodes):.1f} expected"
+        said = f"{whole.summary} over {folded(nodes)}, at least {self.least(nodes):.1f} expected"
         if found.suspects:
             return f"{said}: one of {folded(found.suspects)} is bad, or the way between"
         return f"{said}, but parts of them are good: the network between, or a passing trouble"
@@ -227,7 +230,7 @@ class Preflight:
         group = min(reversed(groups), key=len)
         others = folded([each for each in group if each != node])
         return (
-            f"{self.results[group].words} {f'with {others}' if others else 'by itself'},"
+            f"{self.results[group].summary} {f'with {others}' if others else 'by itself'},"
             f" at least {self.least(group):.1f} expected"
         )
 
@@ -318,7 +321,7 @@ def remove(ask: "dict[str, Any]", nodes: "Sequence[str]") -> None:
 
 
 def _waited(started: "subprocess.Popen[bytes]", seconds: int) -> "bytes | None":
-    """What it wrote; None where it took too long. srun ends its step at SIGTERM."""
+    """Return its output; None where it took too long. srun ends its step at SIGTERM."""
     try:
         return started.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
@@ -340,7 +343,7 @@ def say(text: str) -> None:
 
 
 def scontrol(*words: str) -> "str | None":
-    """What scontrol answers; None where it fails."""
+    """Return the answer of scontrol; None where it fails."""
     return _answer("scontrol", *words)
 
 
@@ -360,7 +363,7 @@ def folded(nodes: "Sequence[str]") -> str:
 
 
 def kept_at(ask: "dict[str, Any]", nodes: "Sequence[str]") -> Path:
-    """Where the result of this test over these nodes is kept."""
+    """Return the path of the file with the result of this test over these nodes."""
     state = os.environ.get("XDG_STATE_HOME", "")
     home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111, PTH117 - a Path raises without a home
     nccl = sorted(item for item in os.environ.items() if item[0].startswith("NCCL_"))
@@ -391,6 +394,20 @@ def keep(path: Path, result: Result, nodes: "Sequence[str]") -> None:
         fresh.replace(path)
     except OSError as error:
         say(f": not kept: {error}")
+
+
+def add_line(nodes: "Sequence[str]", result: Result) -> None:
+    """Append a result to the file that `RESULTS` names, where it names one."""
+    path = os.environ.get(RESULTS)
+    if not path:
+        return
+    facts = {"nodes": list(nodes), "job_id": os.environ.get("SLURM_JOB_ID", "")}
+    line = json.dumps({**facts, **result._asdict(), "at": int(time.time())})
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    except OSError as error:
+        say(f": not written: {error}")
 
 
 def go_back(bad: "Sequence[str]") -> bool:
@@ -452,9 +469,9 @@ def main(ask: "dict[str, Any]") -> int:
         return 1
     nodes = tuple(listed.split())
     path, flight = kept_at(ask, nodes), Preflight(ask, run_program)
-    known = kept(path, ask["hours"])
+    known = None if os.environ.get(RESULTS) else kept(path, ask["hours"])
     if known and known[0].good(flight.least(nodes)):
-        say(f": {folded(nodes)}: {known[0].words}, measured {known[1] / 3600:.1f} h ago")
+        say(f": {folded(nodes)}: {known[0].summary}, measured {known[1] / 3600:.1f} h ago")
         return 0
     try:
         wrong = unpack(ask, nodes) if ask["unpack"] else ""

@@ -102,7 +102,9 @@ def with_preflight(spec: JobSpec) -> JobSpec:
         return spec
     if load_section("preflight", PreflightSection).policy != "requeue":
         return spec
-    return msgspec.structs.replace(spec, requeue=True, open_mode=spec.open_mode or "append")
+    return msgspec.structs.replace(
+        spec, requeue=spec.requeue or True, open_mode=spec.open_mode or "append"
+    )
 
 
 def preflight_lines(place: PreflightTarget) -> tuple[tuple[str, ...], tuple[Finding, ...]]:

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154,SC2034
+# shellcheck shell=bash disable=SC2154,SC2034,SC2006
 # --- The course of one run.
 
 slurmkit_over() {
@@ -11,6 +11,7 @@ slurmkit_policy() { # sets slurmkit_action to what is wanted at an ending
     preempt) slurmkit_action=$slurmkit_on_preempt ;;
     node-fail) slurmkit_action=$slurmkit_on_node_fail ;;
     oom) slurmkit_action=$slurmkit_on_oom ;;
+    checkpoint) slurmkit_action=${slurmkit_on_timeout:-$slurmkit_on_preempt} ;;
     *) slurmkit_action='' ;;
   esac
 }
@@ -25,8 +26,8 @@ slurmkit_before() { # why the run before this one ended, and what came of it
   done 2>/dev/null <"$slurmkit_state/history"
   case $slurmkit_reason in '' | requeued | unknown | done) ;; *) return 0 ;; esac
   slurmkit_sure=$slurmkit_action slurmkit_action=slurm # for a reason that slurmdbd alone knows
-  case $slurmkit_reason:$(timeout 20 sacct -nPDXj "$slurmkit_id" -o State 2>/dev/null |
-    tail -n 2 | head -n 1) in
+  case $slurmkit_reason:`timeout 20 sacct -nPDXj "$slurmkit_id" -o State 2>/dev/null |
+    tail -n 2 | head -n 1` in
     done:PREEMPTED*) [ "$slurmkit_sure" = - ] && slurmkit_action=again ;;
     done:*) slurmkit_action='' ;;
     *:NODE_FAIL*) slurmkit_reason=node-fail ;;

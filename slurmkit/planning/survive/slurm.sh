@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154,SC2034
+# shellcheck shell=bash disable=SC2154,SC2034,SC2006
 # --- What Slurm says of this job.
 
 slurmkit_look() { # its facts; fails where slurmctld does not answer
@@ -6,9 +6,9 @@ slurmkit_look() { # its facts; fails where slurmctld does not answer
   local lines fact='\|([^|]*)'
   slurmkit_job_state='' slurmkit_job_restarts=0 slurmkit_job_end='' slurmkit_job_preempted=''
   slurmkit_job_reason=''
-  lines=$(unset "${!SQUEUE_@}" && SLURM_TIME_FORMAT=standard \
+  lines=`unset "${!SQUEUE_@}" && SLURM_TIME_FORMAT=standard \
     timeout --foreground -s KILL "$slurmkit_within" squeue -h -t all -j "$slurmkit_id" \
-    -O 'JobID:|,State:|,RestartCnt:|,EndTime:|,PreemptTime:|,Reason:|' 2>/dev/null) || return 1
+    -O 'JobID:|,State:|,RestartCnt:|,EndTime:|,PreemptTime:|,Reason:|' 2>/dev/null` || return 1
   # A het job has a line for each component; this shell runs in the first.
   [[ $'\n'$lines =~ $'\n'$SLURM_JOB_ID$fact$fact$fact$fact$fact'|' ]] || return 1
   slurmkit_job_state=${BASH_REMATCH[1]} slurmkit_job_restarts=${BASH_REMATCH[2]}
@@ -18,7 +18,7 @@ slurmkit_look() { # its facts; fails where slurmctld does not answer
 
 slurmkit_end_time() { # when Slurm means to end it: at its limit, or when the grace is over
   [ -n "$slurmkit_job_end" ] || return 1
-  slurmkit_value=$(date -d "$slurmkit_job_end" +%s 2>/dev/null) || return 1
+  slurmkit_value=`date -d "$slurmkit_job_end" +%s 2>/dev/null` || return 1
   slurmkit_now
   [ "$slurmkit_value" -gt "$slurmkit_time" ] # or it was not understood
 }
@@ -37,9 +37,9 @@ slurmkit_is_requeued() { # by Slurm or by somebody else: it is not running this 
 
 slurmkit_outputs() { # where what it writes begins in the files of its output
   local at
-  slurmkit_logs=("$(readlink "/proc/$$/fd/1")" "$(readlink "/proc/$$/fd/2")")
+  for at in 0 1; do slurmkit_logs[at]=`readlink "/proc/$$/fd/$((at + 1))"`; done
   slurmkit_logs+=("${slurmkit_logs[0]}.rank0")
-  for at in 0 1 2; do slurmkit_sizes[at]=$(stat -c %s "${slurmkit_logs[at]}" 2>/dev/null); done
+  for at in 0 1 2; do slurmkit_sizes[at]=`stat -c %s "${slurmkit_logs[at]}" 2>/dev/null`; done
 }
 
 slurmkit_said() { # whether the end of this run's output has a pattern, other than of another job
@@ -113,6 +113,9 @@ slurmkit_why_ended() { # of work that nobody warned: sets slurmkit_reason
     slurmkit_reason=oom
   elif slurmkit_is_node_lost; then
     slurmkit_reason=node-fail
+  elif [ "$slurmkit_code" = 75 ]; then # EX_TEMPFAIL: somebody sent it the signal, with scancel
+    slurmkit_policy checkpoint
+    case $slurmkit_action in requeue | hold) slurmkit_reason=checkpoint ;; esac
   fi
 }
 
@@ -156,13 +159,13 @@ slurmkit_ask() {
 slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
   local each fields number mask key own session
   [ -n "$slurmkit_signal" ] || return 0
-  { fields=$(<"/proc/$$/stat"); } 2>/dev/null || return 0
+  { fields=`<"/proc/$$/stat"`; } 2>/dev/null || return 0
   # shellcheck disable=SC2086 # state, parent, process group, session; no here-string, which needs a disk
   set -- ${fields##*) }
   own=$3 session=$4
-  number=$(kill -l "$slurmkit_signal")
+  number=`kill -l "$slurmkit_signal"`
   for each in /proc/[0-9]*; do
-    { fields=$(<"$each/stat"); } 2>/dev/null || continue
+    { fields=`<"$each/stat"`; } 2>/dev/null || continue
     # shellcheck disable=SC2086 # likewise
     set -- ${fields##*) }
     # Work may make process groups of its own, as timeout does.
@@ -190,7 +193,7 @@ slurmkit_scontrol() { # try until Slurm has taken it; fails where it refuses, or
   end=$((slurmkit_time + slurmkit_patience))
   if slurmkit_is_elsewhere "$1"; then return 0; fi
   # Slurm's SIGTERM is for all of the batch step, and would end scontrol itself.
-  until slurmkit_answer=$(trap '' TERM && exec scontrol "$@" 2>&1); do
+  until slurmkit_answer=`trap '' TERM && exec scontrol "$@" 2>&1`; do
     case $slurmkit_answer in
       *'is pending execution'* | *'already pending'*) return 0 ;;
       *disabled* | *denied* | *'Invalid user'* | *'Invalid job id'* | *'already complet'*) return 1 ;;
@@ -257,7 +260,7 @@ slurmkit_back_off() { # a run that was short waits the longer, the more there we
   slurmkit_now
   [ "$slurmkit_delay" -gt 0 ] && [ $((slurmkit_time - slurmkit_began)) -lt "$slurmkit_short" ] ||
     return 0
-  slurmkit_answer=$(trap '' TERM && # of the requeue
-    exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1) ||
+  slurmkit_answer=`trap '' TERM && # of the requeue
+    exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1` ||
     slurmkit_say "its next start could not be put off: $slurmkit_answer"
 }

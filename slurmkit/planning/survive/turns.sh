@@ -1,7 +1,9 @@
-# shellcheck shell=bash disable=SC2154,SC2034
+# shellcheck shell=bash disable=SC2154,SC2034,SC2006
 # Jobs that survive: this shell stays outside the work, and decides what becomes of the job when it
 # ends. Signals only set marks; nothing is done in a trap. docs/survive.md says what it does.
 # A trap that runs while bash still reads a script breaks its parser, so all of it is read first.
+# Up to 5.2 bash also reads $(...) again when it runs it, and a signal may be lost meanwhile (its
+# trap.c, mended in 5.3), hence the backticks.
 trap '' USR1 USR2 TERM ALRM
 slurmkit_warned='' slurmkit_killed='' slurmkit_asked='' slurmkit_written='' slurmkit_code='' slurmkit_unsure=''
 slurmkit_stopped='' slurmkit_renewed='' slurmkit_within=0
@@ -58,7 +60,7 @@ slurmkit_soon() { # a command that may hang where a filesystem is away
 
 slurmkit_is_stale() {
   local each
-  for each in $(slurmkit_soon ls "$slurmkit_state" 2>/dev/null); do
+  for each in `slurmkit_soon ls "$slurmkit_state" 2>/dev/null`; do
     case $each in lease.*) ;; *) continue ;; esac
     [ "${each#lease.}" -gt "$slurmkit_run" ] 2>/dev/null && return 0
   done
@@ -68,7 +70,7 @@ slurmkit_is_stale() {
 slurmkit_renew() { # the lease; a home that refuses is one that is there
   local said
   slurmkit_now
-  if ! said=$(LC_ALL=C slurmkit_soon touch "$slurmkit_state/lease.$slurmkit_run" 2>&1); then
+  if ! said=`LC_ALL=C slurmkit_soon touch "$slurmkit_state/lease.$slurmkit_run" 2>&1`; then
     [ -n "$slurmkit_renewed" ] || return 1 # there is none
     case $said in
       *': Permission denied' | *': Operation not permitted' | *': Disk quota exceeded' | \
@@ -115,14 +117,14 @@ slurmkit_stop_all() {
 slurmkit_send_all() {
   local each
   kill -s "$1" -- "-$slurmkit_pid" 2>/dev/null
-  for each in $(slurmkit_pids); do kill -s "$1" "$each" 2>/dev/null; done
+  for each in `slurmkit_pids`; do kill -s "$1" "$each" 2>/dev/null; done
 }
 
 slurmkit_clear() { # srun may be over and its tasks not: it ends when it hears of a lost node
   local end
   slurmkit_now
   end=$((slurmkit_time + slurmkit_kill_wait))
-  while [ -n "$(slurmkit_pids)" ]; do
+  while [ -n "`slurmkit_pids`" ]; do
     slurmkit_now
     if slurmkit_is_stale || [ "$slurmkit_time" -ge "$end" ]; then slurmkit_stop_all; fi
     slurmkit_rest
@@ -160,8 +162,8 @@ slurmkit_watch() { # beside the work: renew the lease, and look whose turn it is
 
 slurmkit_age() { # seconds for which a lease was not renewed, by the clock of the shared home
   local own old
-  if own=$(stat -c %Y "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null) &&
-    old=$(stat -c %Y "$1" 2>/dev/null); then
+  if own=`stat -c %Y "$slurmkit_state/lease.$slurmkit_run" 2>/dev/null` &&
+    old=`stat -c %Y "$1" 2>/dev/null`; then
     slurmkit_time=$((own - old))
   else # or where that cannot be read, for which this run has waited
     slurmkit_now

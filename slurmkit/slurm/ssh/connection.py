@@ -41,11 +41,15 @@ class Connection:
     Args:
         host: returns the host; called only when it is needed.
         ask: asks for passphrases, passwords and one-time codes.
+
+    Attributes:
+        made: how many times it has been made so far.
     """
 
     def __init__(self, host: Callable[[], SshHost], ask: AskUser) -> None:
         self._host = host
         self.ask = ask
+        self.made = 0
         self._lock = threading.RLock()
         # paramiko stores the reason of a refused channel once for all threads.
         self._opening = threading.Lock()
@@ -56,7 +60,8 @@ class Connection:
     @property
     def is_up(self) -> bool:
         """Whether the connection stands, as far as is known."""
-        return bool(self._line) and self._line[-1].is_active()
+        line = self._line  # another thread may replace it
+        return bool(line) and line[-1].is_active()
 
     def transport(self) -> Any:
         """Return the transport; connect if there is none or it is broken.
@@ -68,7 +73,33 @@ class Connection:
             if not self.is_up:
                 self._drop()
                 self._line = connect(self._host(), self.ask)
+                self.made += 1
             return self._line[-1]
+
+    def check(self, patience: float) -> None:
+        """Ask the login node for an answer, and close the connection if none comes.
+
+        A connection whose other side is gone without a word, e.g. after a laptop slept, looks as
+        if it stood until then. Only one thread may call it.
+
+        Args:
+            patience: seconds to wait for the answer.
+        """
+        with self._lock:
+            transport = self._line[-1] if self._line else None
+        if transport is None:
+            return
+        answered = threading.Event()
+
+        def ask() -> None:
+            # It returns when any answer comes, a refusal too, and when the connection is closed.
+            with suppress(paramiko.SSHException, EOFError, OSError):
+                transport.global_request("keepalive@openssh.com", wait=True)
+            answered.set()
+
+        threading.Thread(target=ask, name="slurmkit-ssh-check", daemon=True).start()
+        if not answered.wait(patience):
+            transport.close()
 
     def close(self) -> None:
         """Close the connection; the next use connects again."""
@@ -187,7 +218,7 @@ def connect(host: SshHost, ask: AskUser) -> list[Any]:
         for transport in reversed(line):
             transport.close()
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            raise SshError(f"cannot log in to {host.alias}: {_words(error)}") from error
+            raise SshError(f"cannot log in to {host.alias}: {_error_text(error)}") from error
         raise
     return line
 
@@ -238,7 +269,7 @@ def _negotiate(host: SshHost, via: Any, known: list[KnownHostKey]) -> Any:
         with suppress(Exception):
             line.close()
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-            words = f"{_host_words(host)} does not speak SSH: {_words(error)}"
+            words = f"{_host_words(host)} does not speak SSH: {_error_text(error)}"
             if isinstance(line, _ProxySocket):
                 words += f"; its ProxyCommand said: {line.complaint or 'nothing'}"
             raise Unreachable(words) from error
@@ -324,7 +355,7 @@ def _open_socket(host: SshHost, via: Any) -> Any:
         line = socket.create_connection((host.name, host.port), timeout=host.timeout)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, paramiko.SSHException, EOFError) as error:
-        raise Unreachable(f"cannot reach {_host_words(host)}: {_words(error)}") from error
+        raise Unreachable(f"cannot reach {_host_words(host)}: {_error_text(error)}") from error
     else:
         return line
 
@@ -336,7 +367,7 @@ def _host_words(host: SshHost) -> str:
     return f"{host.alias} ({host.name}{port})"
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return (
         (error.strerror if isinstance(error, OSError) else "")
         or str(error)

@@ -108,6 +108,10 @@ class LoginMachine:
             return False
         return True
 
+    def modified(self, path: str) -> float:
+        """See `Machine.modified`."""
+        return float(self.files.stat(path).st_mtime or 0)
+
     def open(self, path: str) -> BinaryIO:
         """See `Machine.open`."""
         require_regular_file(self.files.stat(path).st_mode or 0, path)
@@ -305,7 +309,9 @@ class SshSlurmCommands:
         """
         self.count()
         lines = [command_line(argv, stdin)]
-        return self._retry(argv, lambda: self.told(argv, lines, timeout=timeout, errors=errors))
+        return self._retry(
+            argv, lambda: self.run_lines(argv, lines, timeout=timeout, errors=errors)
+        )
 
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
@@ -319,7 +325,7 @@ class SshSlurmCommands:
         if has_failed(argv[0], code, errors):
             raise slurm_error(argv[0], decode_output(errors), code)
 
-    def told(
+    def run_lines(
         self, argv: Sequence[str], lines: Iterable[str], *, timeout: float, errors: bool = False
     ) -> str:
         """Run lines of sh in the environment of a command, once, and return the output.
@@ -360,7 +366,7 @@ class SshSlurmCommands:
             f"umask 077; mkdir -p {quoted}; printf %s {text} >{at} || exit",
             f"find {quoted} -maxdepth 1 -type f -name 'run-*' -mtime +0 -exec rm -f {{}} + || :",
         ]
-        self.told(["mkdir"], lines, timeout=60)
+        self.run_lines(["mkdir"], lines, timeout=60)
         return at
 
     def count(self) -> None:

@@ -109,7 +109,7 @@ def _checksums(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) -> di
     for at in range(0, len(plain), _ASKED):
         words = _relative(plain[at : at + _ASKED])
         ask = f"cd {shlex.quote(folder)} 2>/dev/null && sha256sum -- {words} 2>/dev/null || :"
-        for line in slurm.told(["sha256sum"], [ask], timeout=600).splitlines():
+        for line in slurm.run_lines(["sha256sum"], [ask], timeout=600).splitlines():
             checksum, _, name = line.partition("  ./")
             checksums[name] = checksum
     return checksums
@@ -119,7 +119,7 @@ def _make_folders(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) ->
     wanted = sorted({posixpath.dirname(posixpath.join(folder, name)) for name in names})
     if wanted:
         made = f"mkdir -p -- {' '.join(map(shlex.quote, wanted))}"
-        slurm.told(["mkdir"], [made], timeout=60)
+        slurm.run_lines(["mkdir"], [made], timeout=60)
 
 
 def _put(slurm: SshSlurmCommands, folder: str, batch: Mapping[str, tuple[Path, str]]) -> None:
@@ -159,7 +159,7 @@ def _make_private(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) ->
     A failure here is not reported: the write that follows fails in the same way, and names it.
     """
     make = f"cd {shlex.quote(folder)} && umask 077 && touch -- {_relative(names)}"
-    slurm.told(["touch"], [f"({make}) 2>/dev/null || :"], timeout=60)
+    slurm.run_lines(["touch"], [f"({make}) 2>/dev/null || :"], timeout=60)
 
 
 def _write(sftp: Any, path: Path, aside: str) -> None:
@@ -175,7 +175,7 @@ def _rename(sftp: Any, aside: str, path: str) -> None:
 def _remove(slurm: SshSlurmCommands, folder: str, names: Iterable[str]) -> None:
     if words := _relative(names):
         remove = f"cd {shlex.quote(folder)} && rm -f -- {words}"
-        slurm.told(["rm"], [f"({remove}) 2>/dev/null || :"], timeout=60)
+        slurm.run_lines(["rm"], [f"({remove}) 2>/dev/null || :"], timeout=60)
 
 
 def _relative(names: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from databases import KINDS, emptied
+from quick_ledgers import make_quickly
 from slurmkit_accounting.ledger.database import Ledger, open_for_writing
 
 
@@ -19,6 +20,13 @@ def _bare_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     for name in ("SLURMKIT_DB", "SLURMKIT_LDAP_PASSWORD", "SLURMKIT_DEBUG"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _quick_ledgers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of migrations make theirs as everybody does."""
+    if request.path.name not in {"test_migrations.py", "test_upgrade.py"}:
+        make_quickly(monkeypatch)
 
 
 @pytest.fixture

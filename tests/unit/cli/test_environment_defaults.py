@@ -10,6 +10,7 @@ import pytest
 from planner_lab import Lab
 from recorded_lab import slurm
 
+from slurmkit.cli.job_options import sbatch_variables
 from slurmkit.cli.main import cli, run_to_exit_code
 
 
@@ -119,3 +120,9 @@ def test_a_wrong_default_is_named(
     monkeypatch.setenv("SBATCH_GPUS", "-3")
     assert run_to_exit_code(cli, ["plan", "--", "true"]) == 2
     assert "SBATCH_GPUS=-3 in the environment: cannot read GPUs '-3'" in capsys.readouterr().err
+
+
+def test_a_default_of_requeue_may_be_expedite() -> None:
+    """Apart from the others: the recorded release refuses it."""
+    (found,) = sbatch_variables({"SBATCH_REQUEUE": "expedite"})
+    assert found.fields == {"requeue": "expedite"}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from slurmkit.cli.main import CommandEntry
 from slurmkit.config import extras
 from slurmkit.config.extras import EXTRAS, install_command
+from slurmkit.doctor import installation
 from slurmkit.errors import MissingExtra
 
 # Runs command lines in an interpreter in which the modules of an extra cannot be imported.
@@ -33,6 +37,9 @@ OF_ACCOUNTING = [
     ["ledger", "retract", "1"],
     ["ledger", "export", "sqlite:////x.db"],
     ["ledger", "import", "sqlite:////x.db"],
+    ["setup"],
+    ["ledger", "backup", "x.gz"],
+    ["ledger", "restore", "x.gz"],
     *(["ledger", "people", name] for name in ("sync", "unmapped")),
     ["ledger", "people", "show", "alice"],
     ["ledger", "people", "overrides", "check"],
@@ -42,7 +49,9 @@ OF_ACCOUNTING = [
 def run_without(missing: tuple[str, ...], lines: list[list[str]]) -> tuple[list[str], list[str]]:
     """Return the exit codes and what was written to standard error, by line."""
     argv = [sys.executable, "-c", RUN_WITHOUT, json.dumps([missing, lines])]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path}  # as in an environment that is active
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     return done.stdout.split(), done.stderr.splitlines()
 
 
@@ -115,7 +124,7 @@ def test_the_command_installs_from_where_slurmkit_came(
 
 
 def test_no_hint_names_an_install_of_its_own() -> None:
-    """Finding newcomer B3a: every hint is made by `slurmkit.config.extras`."""
+    """Finding newcomer B3a: every hint is made by `slurmkit.config.extras`, of pieces."""
     root = Path(__file__).parents[3]
     packages = ("slurmkit", "accounting", "containers", "plugins", "tui")
     found = {
@@ -125,10 +134,7 @@ def test_no_hint_names_an_install_of_its_own() -> None:
         for text in ("pip install ", "slurmkit-hpc")
         if text in path.read_text("utf-8")
     }
-    assert found == {
-        ("slurmkit/config/extras.py", "pip install "),
-        ("slurmkit/config/plugins.py", "slurmkit-hpc"),
-    }
+    assert found == {("slurmkit/config/plugins.py", "slurmkit-hpc")}
 
 
 def test_the_command_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,13 +147,94 @@ def test_the_command_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert install_command("tui") == "pip install '.[tui]'"
 
 
-def note_origin(noted: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pip have noted where slurmkit came from."""
-    text = None if noted is None else json.dumps(noted)
+def test_a_wheel_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wheel = tmp_path / "slurmkit_hpc-0.2.0-py3-none-any.whl"
+    note_origin({"url": wheel.as_uri(), "archive_info": {}}, monkeypatch)
+    assert install_command("tui") == f"pip install '{wheel.name}[tui]'"
+    wheel.touch()
+    assert install_command("tui") == f"pip install '{wheel}[tui]'"
+
+
+def test_an_environment_that_is_not_active_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain pip would install into another Python, or is not there."""
+    note_origin(None, monkeypatch)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert install_command("ssh") == (
+        f"{shlex.quote(sys.executable)} -m pip install 'slurmkit-hpc[ssh]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("installer", "command"),
+    [
+        ("dpkg", "apt-get install --reinstall ./slurmkit_*.deb"),
+        ("rpm", "dnf reinstall ./slurmkit-*.rpm"),
+        ("uv", f"uv pip install --python {shlex.quote(sys.executable)} 'slurmkit-hpc[ssh]'"),
+    ],
+)
+def test_the_command_is_that_of_the_installer(
+    installer: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note_origin(None, monkeypatch, installer)
+    assert install_command("ssh") == command
+
+
+def test_doctor_knows_what_each_extra_is_for() -> None:
+    assert installation._USE_OF_EXTRA.keys() == EXTRAS.keys()
+
+
+@pytest.fixture
+def overwritten(tmp_path: Path) -> Path:
+    """A folder of installed packages in which PyPI's slurmkit 0.1.7 came after ours."""
+    root = Path(__file__).parents[3]
+    shutil.copytree(root / "slurmkit", tmp_path / "slurmkit")
+    (tmp_path / "slurmkit/_version.py").write_text('__version__ = "0.1.7"\n')
+    (tmp_path / "slurmkit/__init__.py").write_text(
+        "from slurmkit._version import __version__\nfrom slurmkit.config import Config\n"
+    )
+    (tmp_path / "slurmkit/cli/__init__.py").write_text("from slurmkit.cli.app import app\n")
+    (tmp_path / "slurmkit/cli/main.py").write_text("import typer\n")
+    info = tmp_path / "slurmkit-0.1.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slurmkit\nVersion: 0.1.7\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("program", ["slurmkit", "train.py"])
+def test_the_other_slurmkit_over_ours_is_named(program: str, overwritten: Path) -> None:
+    """Its command and its `__init__` replace ours, so the import of our `config` must say it."""
+    script = overwritten / "bin" / program
+    script.parent.mkdir()
+    script.write_text("from slurmkit.cli.main import main\nmain()\n")
+    env = {**os.environ, "PYTHONPATH": str(overwritten)}
+    argv = [sys.executable, str(script)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1
+    *before, line = done.stderr.splitlines()
+    assert bool(before) == (program != "slurmkit")  # a traceback, where a program imports us
+    assert "slurmkit 0.1.7, an unrelated package with the same import name" in line
+    assert f"in {overwritten}/slurmkit; run: " in line
+    assert "pip uninstall slurmkit && " in line
+    assert "--force-reinstall --no-deps" in line
+
+
+def test_a_wrong_name_is_no_sign_of_the_other_slurmkit() -> None:
+    with pytest.raises(ImportError, match=r"^cannot import name 'Config' from 'slurmkit.config'"):
+        from slurmkit.config import Config  # noqa: F401, PLC0415
+
+
+def note_origin(
+    noted: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, installer: str = "pip"
+) -> None:
+    """Let an installer have noted where slurmkit came from, in an environment that is active."""
+    files = {"METADATA": "Name: slurmkit-hpc\n", "INSTALLER": f"{installer}\n"}
+    if noted is not None:
+        files["direct_url.json"] = json.dumps(noted)
 
     class Installed:
         def read_text(self, name: str) -> str | None:
-            return text if name == "direct_url.json" else None
+            return files.get(name)
 
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: Installed())
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert extras.OWN_DISTRIBUTION == "slurmkit-hpc"

@@ -24,6 +24,7 @@ PAGE = (ROOT / "docs" / "json.md").read_text("utf-8")
 # What prints text for people or shells alone, or asks questions.
 WITHOUT_JSON = {
     "clusters trust",
+    "code",
     "completion",
     "config slurm-lua",
     "gpu-exporter",

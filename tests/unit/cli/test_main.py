@@ -132,12 +132,14 @@ def test_every_command_is_under_one_heading(capsys: pytest.CaptureFixture[str]) 
     assert "Commands of this site" not in shown
 
 
-@pytest.mark.parametrize("words", [["plan"], ["submit"], ["shell"], ["jupyter", "start"]])
+@pytest.mark.parametrize(
+    "words", [["plan"], ["submit"], ["shell"], ["jupyter", "start"], ["code-server", "start"]]
+)
 def test_the_options_of_a_job_are_under_headings(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Finding newcomer A23: every option once, and only the command's own under its own heading."""
-    own = {"plan": 3, "submit": 8, "shell": 1, "jupyter": 4}[words[0]]
+    own = {"plan": 3, "submit": 8, "shell": 1, "jupyter": 4, "code-server": 4}[words[0]]
     assert run(*words, "--help") == 0
     _, *headed = capsys.readouterr().out.partition("\nGPUs:\n")
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", "".join(headed), re.MULTILINE)

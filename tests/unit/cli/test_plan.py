@@ -280,6 +280,17 @@ def test_flags(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"#SBATCH --{flag}\n" in script
 
 
+def test_requeue_takes_a_value_only_after_equals(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\nhostname\n", "utf-8")
+    assert run("plan", "--time", "1", "--requeue", str(script)) == 0
+    assert "#SBATCH --requeue\n" in capsys.readouterr().out
+    assert run("plan", "--time", "1", "--requeue=expedite", str(script)) == 2  # a release before it
+    assert "does not know --requeue=expedite (since 25.11)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

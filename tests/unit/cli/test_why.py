@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import why_scene as lab
@@ -22,8 +24,13 @@ from slurmkit.diagnose.model import (
     LogLine,
     Priority,
     Rank,
+    RankStack,
+    RunningExplanation,
+    RunningFact,
+    RunningFinding,
     StartEstimate,
     WaitExplanation,
+    WatchedRank,
 )
 from slurmkit.diagnose.render import explanation_lines
 from slurmkit.errors import NoSuchJob
@@ -100,6 +107,79 @@ def run(*args: str) -> str:
     return done.output
 
 
+RUNNING = RunningExplanation(
+    runs="on c2 since 02:10",
+    findings=(
+        RunningFinding(
+            kind="stopped", text=f"rank 3 {HOSTILE}", source="/proc", taken=NOW - 3, advice="kill"
+        ),
+    ),
+    facts=(
+        RunningFact(about="GPUs", text="83 %", source="ledger", taken=NOW - 12),
+        RunningFact(about="Log", text=f"unknown: {HOSTILE}"),
+    ),
+    probed=True,
+    ranks=(
+        WatchedRank(
+            rank=3, node="c2", pid=811, step="0", command=HOSTILE, state="T", does="is stopped",
+            cpus=0.02, rss=3 << 30, threads=9, processes=2,
+        ),
+        WatchedRank(rank=4, node="c2", pid=812, step="0", command="sh", state="S", does="runs"),
+    ),
+    nccl=("Rank 3 is missing",),
+    stacks=(
+        RankStack(title="rank 3 on c2 (pid 811)", lines=("Thread 1", f"    {HOSTILE}")),
+        RankStack(title="rank 4 on c2 (pid 812)", problem="py-spy is not installed"),
+    ),
+)  # fmt: skip
+
+
+def test_why_a_running_job_is_stuck_in_plain_lines(told: list[Explanation]) -> None:
+    told.append(explanation(state="RUNNING", running=RUNNING))
+    said = run("5")
+    for words in (
+        "Runs   on c2 since 02:10",
+        "Found  rank 3 evil\\x1b[2J\\nforged  [/proc, 3 s ago]",
+        "  do   kill",
+        "GPUs   83 %  [ledger, 12 s ago]",
+        "Log    unknown: evil\\x1b[2J\\nforged\n",
+        "NCCL   Rank 3 is missing",
+        "Ranks  3 c2 pid 811 evil\\x1b[2J\\nforged: is stopped, CPU 2%, 3 GiB, 9 threads",
+        "       4 c2 pid 812 sh: runs, 1 thread",
+        "Stack  rank 3 on c2 (pid 811)",
+        "       py-spy is not installed",
+    ):
+        assert words in said, words
+    told.append(explanation(state="RUNNING", running=RUNNING))
+    (row,) = json.loads(run("5", "--json"))["rows"]
+    assert row["running"]["findings"][0]["kind"] == "stopped"
+    assert row["running"]["ranks"][1]["cpus"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ((), {"alternatives": True, "probe": True, "stacks": False}),
+        (("--no-probe",), {"alternatives": True, "probe": False, "stacks": False}),
+        (("--stacks", "--no-alternatives"), {"alternatives": False, "probe": True, "stacks": True}),
+    ],
+)
+def test_how_far_to_look_is_handed_on(
+    words: tuple[str, ...], asked: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, bool]] = []
+
+    def explained(*_: object, **options: bool) -> Explanation:
+        seen.append(options)
+        return explanation()
+
+    monkeypatch.setattr(cli, "explain", explained)
+    run("5", *words)
+    assert seen == [asked]
+    done = CliRunner().invoke(cli.why_command, ["5", "--stacks", "--no-probe"])
+    assert "leave out --no-probe" in str(done.exception)
+
+
 def test_why_it_waits_in_plain_lines(told: list[Explanation]) -> None:
     told.append(explanation(waiting=WAITING, notes=("limits are hidden",)))
     first, blank, *rest = run("5").splitlines()
@@ -152,6 +232,30 @@ def test_json_is_the_whole_of_it(told: list[Explanation]) -> None:
     assert found["ended"] is None
 
 
+@pytest.mark.parametrize(
+    ("explained", "shows"),
+    [
+        (explanation(waiting=WAITING), "slurmkit update 5 --time=28:00"),
+        (explanation(state="RUNNING", running=RUNNING), "rank 3 "),
+        (explanation(state="FAILED", ended=ENDED), "failed see its log"),
+        (explanation(state="COMPLETING"), "job 5 waits"),
+    ],
+    ids=["waits", "runs", "ended", "neither"],
+)
+def test_the_python_of_the_guide_works_for_a_job_in_any_state(
+    explained: Explanation,
+    shows: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Finding newcomer polish 12: it broke on a job that does not wait."""
+    monkeypatch.setattr(module, "explain", lambda *_, **__: explained)
+    guide = (Path(__file__).parents[3] / "docs/why.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    exec(compile(code, "why.md", "exec"), {})  # noqa: S102 - the guide's own code
+    assert shows in capsys.readouterr().out
+
+
 def test_help_shows_examples() -> None:
     assert "slurmkit why 12" in run("--help")
 
@@ -171,9 +275,10 @@ def test_of_an_array_the_tasks_that_wait_are_meant(monkeypatch: pytest.MonkeyPat
     cluster = with_rows(monkeypatch, runs, waits)
     assert module._find_row(cluster, "5") is waits
     cluster = with_rows(monkeypatch, runs)
-    told = module.explain(cluster, "5")
-    assert told.answer.startswith("job 5_1 runs on c1 since ")
-    assert told.waiting is None
+    seen: list[object] = []
+    monkeypatch.setattr(module, "_running", lambda _, row, __: seen.append(row.job_id))
+    module.explain(cluster, "5")
+    assert seen == ["5_1"]
 
 
 def test_a_job_with_a_special_exit_waits(monkeypatch: pytest.MonkeyPatch) -> None:

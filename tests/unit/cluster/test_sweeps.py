@@ -206,7 +206,7 @@ def test_slurmdbd_knows_the_whole_when_slurmctld_has_forgotten_it(
         "40": ArrayTag("f" * 12, 0, 9),
     }
     for job_id, tag in lines.items():
-        said = f"sbatch --parsable --comment={tag.words()}"
+        said = f"sbatch --parsable --comment={tag.comment_text()}"
         jobs.runs.append({"JobID": f"{job_id}_0", "SubmitLine": said})
     kept = jobs.slurm._answers["sacct"]
 
@@ -230,7 +230,11 @@ def test_another_users_array_is_no_part_of_the_whole(
         ("mallory", "40"): ArrayTag(TOKEN, 20, 25, "10"),
     }
     runs = [
-        {"JobID": f"{job_id}_0", "User": user, "SubmitLine": f"sbatch --comment={tag.words()}"}
+        {
+            "JobID": f"{job_id}_0",
+            "User": user,
+            "SubmitLine": f"sbatch --comment={tag.comment_text()}",
+        }
         for (user, job_id), tag in tags.items()
     ]
 
@@ -253,15 +257,15 @@ def test_another_users_array_is_no_part_of_the_whole(
 
 def test_another_users_tag_is_dropped() -> None:
     """Finding security M2."""
-    first = ArrayTag(TOKEN, 0, 25).words()
-    later = ArrayTag(TOKEN, 10, 25, "10").words()
+    first = ArrayTag(TOKEN, 0, 25).comment_text()
+    later = ArrayTag(TOKEN, 10, 25, "10").comment_text()
     rows = [
         row("10_3", first),
         row("20_4", later),
         row("99_1", f"hog {later}", user="mallory"),
-        row("98_1", ArrayTag("f" * 12, 2, 9, "10").words()),  # another token
-        row("97_1", ArrayTag("f" * 12, 2, 9, "12345").words(), user="mallory"),
-        row("96_1", ArrayTag("f" * 12, 2, 9, "12345").words(), user="me"),
+        row("98_1", ArrayTag("f" * 12, 2, 9, "10").comment_text()),  # another token
+        row("97_1", ArrayTag("f" * 12, 2, 9, "12345").comment_text(), user="mallory"),
+        row("96_1", ArrayTag("f" * 12, 2, 9, "12345").comment_text(), user="me"),
     ]
     found = drop_foreign_tags(rows, "me")
     assert [shown_id(each) for each in found] == [
@@ -291,9 +295,12 @@ def row(job_id: str, comment: str = "", user: str = "alice") -> QueueRow:
 
 
 def test_one_row_for_the_whole() -> None:
-    first, later = ArrayTag(TOKEN, 0, 25).words(), f"mine {ArrayTag(TOKEN, 10, 25, '10').words()}"
+    first, later = (
+        ArrayTag(TOKEN, 0, 25).comment_text(),
+        f"mine {ArrayTag(TOKEN, 10, 25, '10').comment_text()}",
+    )
     rows = [row("10_[3-9%2]", first), row("20_4", later), row("20_[6-9%3]", later), row("7")]
-    rows.append(row("30_[0-4]", ArrayTag(TOKEN, 20, 25, "10").words(), user="mallory"))
+    rows.append(row("30_[0-4]", ArrayTag(TOKEN, 20, 25, "10").comment_text(), user="mallory"))
     found = group_by_array(rows)
     assert [len(each) for each in found] == [3, 1, 1]
     assert array_cells(found[0], gpus_known=True)[0] == "10_[3-9,14,16-19%5]"
@@ -304,9 +311,12 @@ def test_one_row_for_the_whole() -> None:
 
 
 def test_what_waits_of_the_whole_is_joined() -> None:
-    first, later = ArrayTag(TOKEN, 0, 25).words(), ArrayTag(TOKEN, 10, 25, "10").words()
+    first, later = (
+        ArrayTag(TOKEN, 0, 25).comment_text(),
+        ArrayTag(TOKEN, 10, 25, "10").comment_text(),
+    )
     rows = [row("7"), row("10_[3-9%2]", first), row("20_4", later), row("20_[6-9%3]", later)]
-    rows.append(row("30_[0-4]", ArrayTag(TOKEN, 20, 25, "10").words(), user="mallory"))
+    rows.append(row("30_[0-4]", ArrayTag(TOKEN, 20, 25, "10").comment_text(), user="mallory"))
     found = merge_pending_rows(rows)
     assert [shown_id(each) for each in found] == [
         "7", "10_[3-9,16-19%5]", "10_14", "10_[20-24]",
@@ -331,7 +341,7 @@ def test_why_looks_at_the_part_that_waits_and_names_it_as_its_user_does(
     cluster.submit(made())
     asked: list[str] = []
 
-    def explain(_: object, job_id: str, *, alternatives: bool) -> Explanation:
+    def explain(_: object, job_id: str, **_asked: bool) -> Explanation:
         asked.append(job_id)
         answer = f"job {job_id}_[0-9] waits: for resources; scontrol show job {job_id}_[0-9]"
         facts = {"name": "a", "user": "alice", "account": "x", "partition": "p", "state": "PENDING"}

@@ -152,7 +152,7 @@ def test_each_job_is_planned_and_the_whole_added_up() -> None:
     assert not made.errors
     assert "--job-name=b" in made.plans["b"].submissions[0].script
     assert (
-        add_up_estimates(made.plans.values()).words()
+        add_up_estimates(made.plans.values()).summary()
         == "3 jobs, at most 0 GPU-hours, 0.5 CPU-hours"
     )
     trials = [argv for argv in cluster.slurm.asked if "--test-only" in argv]  # type: ignore[attr-defined]

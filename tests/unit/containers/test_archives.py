@@ -150,6 +150,22 @@ def test_devices_are_left_out() -> None:
     assert tree(tar(member("sda", kind=tarfile.BLKTYPE), member("m", kind=tarfile.CHRTYPE))) == {}
 
 
+def test_a_layer_that_ends_within_a_file_is_damaged() -> None:
+    """Finding security L8: it was shown as `the operating system: None`."""
+    layer, made = io.BytesIO(tar(member("etc/x", b"1" * 100_000))), LayerTree()
+    made.add(tarfile.open(fileobj=layer))  # noqa: SIM115 - small
+    layer.truncate(60_000)
+    with pytest.raises(tarfile.TarError, match="unexpected end of data"):
+        made.write(io.BytesIO(), lambda _: None)
+    short = LayerTree()
+    short.put_text("etc/x", "1")
+    (node,) = (each for path, each in short.walk() if path == "etc/x")
+    assert node.member is not None
+    node.member.size = 100  # as tarfile's own OSError, which has no number
+    with pytest.raises(tarfile.TarError, match=r"^etc/x: unexpected end of data$"):
+        short.write(io.BytesIO(), lambda _: None)
+
+
 @pytest.mark.parametrize(("kind", "mode"), [(tarfile.REGTYPE, 0o600), (tarfile.DIRTYPE, 0o700)])
 def test_what_its_owner_cannot_open_is_made_so(kind: bytes, mode: int) -> None:
     made, data = member("x", kind=kind)

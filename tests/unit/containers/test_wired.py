@@ -323,7 +323,7 @@ def asked(*words: str) -> Container | None:
     found: list[Container | None] = []
 
     @click.command()
-    @job_options
+    @job_options()
     def command(**options: object) -> None:
         found.append(parse_job_options(options).spec.container)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +169,25 @@ def test_folders(
     (machine / "enroot" / "enroot.conf").write_text(settings, "utf-8")
     found = look(machine, "enroot-paths")
     assert says in " ".join(each.message for each in found)
+
+
+def test_a_large_cache_of_layers_is_named(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding containers, missing 10: enroot only ever adds to its cache."""
+    cache = machine / "layers of mine"
+    monkeypatch.setenv("ENROOT_CACHE_PATH", str(cache))
+    monkeypatch.setattr(containers, "_LARGE_CACHE", 1 << 20)
+    assert look(machine, "enroot-cache")[0].severity == "ok"  # there is none yet
+    cache.mkdir()
+    for name, size in (("old", 700_000), ("new", 600_000)):
+        (cache / name).write_bytes(b"x" * size)
+    os.utime(cache / "old", (1, 1))
+    (found,) = look(machine, "enroot-cache")
+    assert found.message.startswith(f"enroot's cache of layers {cache} holds 1.2")
+    command = found.fix.removeprefix("while nothing is imported: ")
+    assert command.startswith("find ")
+    subprocess.run(["sh", "-c", command], check=True)
+    assert [each.name for each in cache.iterdir()] == ["new"]
+    assert look(machine, "enroot-cache")[0].severity == "ok"
 
 
 def test_what_of_pyxis_surprises_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import locale
 import os
 import pwd
 import re
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +15,23 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from prometheus_lab import FakePrometheus, dcgm
+from prometheus_lab import FakePrometheus, Series, dcgm, times
 
 from slurmkit.cli.settings import doctor_command
 from slurmkit.config.extras import install_command
 from slurmkit.config.paths import filesystem_type
 from slurmkit.doctor import accounting, installation
-from slurmkit.doctor.case import Check, Diagnosis
+from slurmkit.doctor.case import Check, CheckFinding, Diagnosis, Severity
 from slurmkit.doctor.checks import CHECKS, run_checks
-from slurmkit.errors import ControllerDown, DatabaseDown, LedgerError, Refused, SlurmMissing
+from slurmkit.errors import (
+    BadConfig,
+    BadInput,
+    ControllerDown,
+    DatabaseDown,
+    LedgerError,
+    Refused,
+    SlurmMissing,
+)
 from slurmkit.jobs.backends.pyslurm_usable import PyslurmCheck
 from slurmkit.testing import FakeSlurm
 
@@ -36,6 +45,7 @@ MENDED = {
     "SlurmctldParameters": "preempt_send_user_signal",
     "TaskPlugin": "task/affinity,task/cgroup",
     "ConstrainDevices": "yes",
+    "CgroupJobIdPaths": "yes",
 }
 
 
@@ -178,6 +188,34 @@ PROVOKED = [
     ("client-release", answers(version="slurm 21.08.8\n"), "warning", "from Slurm 21.8.8"),
     ("munge", answers(unmunge=Refused("unmunge: Error: Expired credential")), "error", "Expired"),
     ("munge", answers(munge=SlurmMissing("not on the PATH")), "unknown", "munge is not on"),
+    (
+        "munge",
+        every(settings(AuthType="auth/slurm"), answers(munge=SlurmMissing("not on the PATH"))),
+        "note",
+        "AuthType=auth/slurm, and munge does not work here: munge is not on the PATH",
+    ),
+    (
+        "metrics",
+        settings(MetricsType="metrics/openmetrics"),
+        "warning",
+        "MetricsType=metrics/openmetrics without MetricsAuthUsers",
+    ),
+    (
+        "metrics",
+        settings(
+            MetricsType="metrics/openmetrics",
+            PrivateData="jobs",
+            MetricsParameters="ignore_private_data",
+        ),
+        "warning",
+        "with MetricsParameters=ignore_private_data",
+    ),
+    (
+        "cgroup-names",
+        settings(SLURM_VERSION="26.05.5", CgroupPlugin="cgroup/v2", CgroupJobIdPaths="no"),
+        "note",
+        "CgroupPlugin=cgroup/v2 without CgroupJobIdPaths",
+    ),
     ("gpu-tres", settings(AccountingStorageTRES="cpu,mem,license/x"), "error", "no gres/gpu"),
     (
         "gpu-tres",
@@ -250,6 +288,24 @@ def test_what_is_wrong_is_found(
         assert all((found[0].meaning, found[0].fix, found[0].where))
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"SLURM_VERSION": "25.11.2"},
+        {"CgroupPlugin": "cgroup/v1"},
+        {"CgroupPlugin": "disabled"},
+        {"ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/affinity"},
+    ],
+    ids=["older", "v1", "disabled", "unused"],
+)
+def test_where_no_cgroup_has_a_sluid_there_is_nothing_to_say(other: dict[str, str]) -> None:
+    site = Site("26.05")
+    site.config |= {"CgroupPlugin": "cgroup/v2", "CgroupJobIdPaths": "no"}
+    assert [each.severity for each in look(site, "cgroup-names")] == ["note"]
+    site.config |= other
+    assert [each.severity for each in look(site, "cgroup-names")] == ["ok"]
+
+
 def test_every_check_of_slurm_can_find_something() -> None:
     elsewhere = {"clock", "enforce-safe", "gpu-metrics", "own-association"}  # below
     names = {check.name for check in CHECKS} - LOCAL - elsewhere
@@ -283,6 +339,13 @@ def test_the_fix_keeps_what_is_tracked(site: Site) -> None:
     assert found.fix.endswith(",gres/mps,gres/shard,license/x")
 
 
+def in_use(nodes: str) -> str:
+    """The nodes with a job on the first GPU of each."""
+    changed = re.sub(r" Gres=gpu:(\w+):\S+", r"\g<0> GresUsed=gpu:\1:1(IDX:0)", nodes)
+    assert changed != nodes
+    return changed
+
+
 def test_prometheus_knows_every_node_with_gpus(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -295,15 +358,50 @@ def test_prometheus_knows_every_node_with_gpus(
         file.write_text(f"[gpu_metrics.prometheus]\nurl = '{url}'\n")
         (found,) = look(site, "gpu-metrics")
         assert found.severity == "warning"
-        assert "DCGM_FI_DEV_GPU_UTIL with the node in Hostname or hostname" in found.message
+        assert "with the node in Hostname or hostname" in found.message
         now = int(time.time())
         prometheus.series = dcgm(now - 300, now, 80, hostname=names[0], gpu="0")
         (found,) = look(site, "gpu-metrics")
         assert (found.severity, "no samples of" in found.message) == ("note", True)
         for name in names[1:]:
             prometheus.series += dcgm(now - 300, now, 80, hostname=name, gpu="0")
+        site.nodes = in_use(site.nodes)
+        labels = {"hostname": names[0], "gpu": "0", "hpc_job": "7"}
+        found = look(site, "gpu-metrics")
+        assert [each.severity for each in found] == ["note"]  # it names no jobs there
+        assert "which jobs hold the GPUs of" in found[0].message
+        for name in names:
+            labels["hostname"] = name
+            prometheus.series += dcgm(now - 300, now, 80, **labels)
         assert look(site, "gpu-metrics")[0].severity == "ok"
     assert look(site, "gpu-metrics")[0].severity == "warning"  # it is away
+
+
+def test_our_exporter_in_prometheus_is_what_the_ledger_asks_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The check asked for the metric of `report idle` alone."""
+    file = tmp_path / "config.toml"
+    monkeypatch.setattr("slurmkit.config.files.config_paths", lambda: [file])
+    names = re.findall(r"NodeName=(\S+)(?=[^\n]*Gres=gpu)", site.nodes.replace("\n   ", " "))
+    site.nodes = in_use(site.nodes)
+    now = int(time.time())
+    series = []
+    for name in names:
+        labels = {"node": name, "uuid": f"GPU-{name}", "gpu": "0"}
+        values = times(now - 300, now, 1)
+        series += [
+            Series("slurmkit_gpu_utilization_ratio", values, **labels),
+            Series("slurmkit_gpu_job", values, **labels | {"exported_job": "7"}),
+        ]
+    with FakePrometheus(*series).serving() as url:
+        file.write_text(f"[gpu_metrics.prometheus]\nurl = '{url}'\n")
+        assert look(site, "gpu-metrics")[0].severity == "ok"
+        file.write_text(f"[gpu_metrics.prometheus]\nurl = '{url}'\nnode_label = 'host'\n")
+        assert look(site, "gpu-metrics")[0].severity == "warning"
+        file.write_text(f"[gpu_metrics.prometheus]\nurl = '{url}'\njob_label = 'jobnumber'\n")
+        (found,) = look(site, "gpu-metrics")
+        assert "which jobs hold the GPUs of" in found.message
 
 
 @pytest.mark.parametrize(
@@ -435,6 +533,9 @@ def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(site, "ledger")[0].severity == "warning"
 
 
+MAILS = "/etc/slurm/slurmkit-mail"
+
+
 def test_mail_program(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> tuple[str, str]:
         (one,) = look(site, "mail-program")
@@ -445,23 +546,82 @@ def test_mail_program(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )  # fmt: skip
     site.config["MailProg"] = "/usr/bin/mail"
     assert found()[0] == "ok"
-    site.config["MailProg"] = "/etc/slurm/slurmkit-mail"
-    assert found() == ("ok", "MailProg hands mails about jobs to the service")
+    site.config["MailProg"] = MAILS
     config, spool = tmp_path / "config.toml", tmp_path / "spool"
-    config.write_text(f'[job_mail]\nspool = "{spool}"\n[ledger.service]\nuser = "{ME}"\n')
+    config.write_text(f'[ledger.service]\nuser = "{ME}"\n')
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
-    assert found() == (
-        "error", f"MailProg=/etc/slurm/slurmkit-mail, but the spool {spool} does not exist here"
-    )  # fmt: skip
-    spool.mkdir(mode=0o770)
-    assert found()[0] == "ok"
-    spool.chmod(0o777)
-    assert "everybody can write" in found()[1]
+    assert found() == ("error", f"MailProg={MAILS}, but [job_mail] spool is not set here")
+    with config.open("a") as file:
+        file.write(f'[job_mail]\nspool = "{spool}"\n')
+    assert found() == ("error", f"MailProg={MAILS}, but the spool {spool} does not exist here")
     monkeypatch.setattr(installation.os, "geteuid", lambda: 12345)
     monkeypatch.setattr(installation, "current_user", lambda: "alice")
     assert found()[0] == "ok"  # what alice may not see is no fault
+    assert "only root and the service's account can check the spool" in found()[1]
     site.config["MailProg"] = "/bin/mail"
     assert found() == ("warning", "[job_mail] spool is set, but MailProg=/bin/mail")
+
+
+SLURM, SERVICE, OTHER = 64030, 990, 777  # uids, and gids of their own groups
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "said"),
+    [
+        (SLURM, SERVICE, 0o2770, ""),
+        (SERVICE, SLURM, 0o770, ""),  # events have this group anyway
+        (SLURM, SERVICE, 0o770, r"\(drwxrwx---\) has no setgid bit: events get slurmctld's group"),
+        (
+            SLURM,
+            SERVICE,
+            0o2750,
+            r"account mailer cannot read and write the spool .*\(drwxr-s---\)",
+        ),
+        (SLURM, OTHER, 0o2770, "account mailer cannot read and write"),
+        (OTHER, SERVICE, 0o2770, r"slurmctld \(slurm\) cannot write the spool"),
+        (SLURM, SERVICE, 0o2777, "everybody can write the spool"),
+    ],
+)
+def test_who_may_use_the_spool_of_mails(
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: int,
+    group: int,
+    mode: int,
+    said: str,
+) -> None:
+    """Root may do all, so the accounts of Slurm and of the service are what counts."""
+    users = {"slurm": SLURM, "mailer": SERVICE}
+
+    def user(name: str) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", users[name], users[name], "", "/", "/bin/sh"))
+
+    monkeypatch.setattr(installation.pwd, "getpwnam", user)
+    monkeypatch.setattr(installation.os, "getgrouplist", lambda _, gid: [gid])
+    monkeypatch.setattr(installation.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(installation, "_group_of", lambda name: name)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    real = spool.stat()
+    fields = [stat.S_IFDIR | mode, *real[1:4], owner, group, *real[6:]]
+    of_spool = os.stat_result(fields)
+    stat_of = Path.stat
+    monkeypatch.setattr(
+        Path, "stat", lambda path, **how: of_spool if path == spool else stat_of(path, **how)
+    )
+    config = tmp_path / "config.toml"
+    config.write_text(f'[job_mail]\nspool = "{spool}"\n[ledger.service]\nuser = "mailer"\n')
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    site.config |= {"MailProg": MAILS, "SlurmUser": "slurm(64030)"}
+    (found,) = look(site, "mail-program")
+    if not said:
+        assert found.severity == "ok"
+        return
+    assert re.search(said, found.message)
+    assert (found.severity, found.fix) == (
+        "error", f"install -d -o slurm -g mailer -m 2770 {spool}"
+    )  # fmt: skip
 
 
 MOUNTS = """\
@@ -516,3 +676,60 @@ def test_an_error_ends_with_1(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert code == 1
     assert found["gpu-tres"]["severity"] == "error"
     assert set(found["gpu-tres"]) == {"check", "severity", "message", "meaning", "fix", "where"}
+
+
+@pytest.mark.parametrize(
+    ("severities", "code", "line"),
+    [
+        ((), 0, "slurmkit ok: 1 ok\n"),
+        (("note",), 0, "slurmkit ok: 1 note, 1 ok\n"),
+        (("unknown", "note"), 3, "slurmkit unknown: 1 note, 1 unknown, 1 ok; c0: a / b\n"),
+        (("unknown", "warning"), 1, "slurmkit warning: 1 warning, 1 unknown, 1 ok; c1: a / b\n"),
+        (("warning", "error"), 2, "slurmkit error: 1 error, 1 warning, 1 ok; c1: a / b\n"),
+        (
+            ("error",) * 5,
+            2,
+            "slurmkit error: 5 errors, 1 ok; c0: a / b; c1: a / b; c2: a / b; 2 more\n",
+        ),
+    ],
+)
+def test_it_is_a_plugin_for_monitoring(
+    severities: tuple[Severity, ...],
+    code: int,
+    line: str,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        Check(
+            f"c{number}", "fine", lambda _, severity=each: iter([CheckFinding(severity, "a | b")])
+        )
+        for number, each in enumerate(severities)
+    ]
+    fine = Check("fine", "nothing wrong", lambda _: iter(()))
+    monkeypatch.setattr("slurmkit.cli.settings.CHECKS", (*found, fine))
+    assert run(monkeypatch, site, "--exit-code")[:2] == (code, line)
+
+
+def test_the_plugin_prints_one_line_on_a_real_site(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.config |= {"EnforcePartLimits": "NO", "SelectType": "select/linear"}
+    code, shown, said = run(monkeypatch, site, "--exit-code")
+    assert (code, said, shown.count("\n")) == (2, "", 1)
+    assert shown.startswith("slurmkit error: ")
+    assert "select-type: SelectType=select/linear" in shown
+    with pytest.raises(BadInput, match="leave out --json and --all"):
+        run(monkeypatch, site, "--exit-code", "--all")
+
+
+def test_a_configuration_that_cannot_be_read_is_unknown_to_the_plugin(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise BadConfig("cannot read\nit")
+
+    monkeypatch.setattr("slurmkit.cli.settings.Cluster", fail)
+    code, shown, _ = run(monkeypatch, site, "--exit-code")
+    assert (code, shown.count("\n")) == (3, 1)
+    assert shown.startswith("slurmkit unknown: 1 unknown; slurmkit: cannot read")

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_lab import RunningSlurm
+from executor_lab import RunningSlurm, running_slurm
 from jobs_lab import FakeJobs
 from waiting import PATIENCE, wait_until
 
@@ -42,11 +42,7 @@ from slurmkit.executor.store import LocalStore
 Maker = Callable[..., CallExecutor]
 
 
-@pytest.fixture
-def slurm() -> Iterator[RunningSlurm]:
-    made = RunningSlurm()
-    yield made
-    made.end()
+assert running_slurm  # a fixture
 
 
 @pytest.fixture(params=["local", "slurm"])
@@ -313,9 +309,9 @@ def test_many_lost_tasks_have_whole_exit_codes_with_one_look() -> None:
     monitor = SlurmMonitor(jobs.cluster())
     wait_until(lambda: set(monitor.look(ids).values()) == {False})
     for each in ids[:10]:
-        monitor.words(each)
+        monitor.describe_end(each)
     asked = len(jobs.slurm.asked)
-    words = {monitor.words(each) for each in ids[10:]}
+    words = {monitor.describe_end(each) for each in ids[10:]}
     assert words == {"failed with exit code 200, after 0:05 on c1"}
     assert sum("--json" in argv for argv in jobs.slurm.asked[asked:]) == 1
 

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from executor_lab import RunningSlurm
+from executor_lab import RunningSlurm, running_slurm
 from waiting import PATIENCE, wait_until
 
 import slurmkit
@@ -39,11 +39,7 @@ ROOT = Path(__file__).parents[3]
 Maker = Callable[..., CallExecutor]
 
 
-@pytest.fixture
-def slurm() -> Iterator[RunningSlurm]:
-    made = RunningSlurm()
-    yield made
-    made.end()
+assert running_slurm  # a fixture
 
 
 @pytest.fixture(params=["local", "slurm"])

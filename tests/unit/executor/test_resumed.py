@@ -88,7 +88,8 @@ def task_of(
 
 def results(run: CallRun) -> dict[int, resultfiles.StoredResult]:
     folder = Path(run.folder) / worker.RESULTS
-    names = [path.name for path in folder.iterdir()]
+    # One that begins with a dot is not whole yet, and gone when it is.
+    names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     read = [resultfiles.read_private(str(folder / name)) for name in names]
     return {result.call: result for data in read for result in resultfiles.results_in(data)}
 

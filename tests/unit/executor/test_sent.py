@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_lab import RunningSlurm
+from executor_lab import RunningSlurm, running_slurm
 from waiting import PATIENCE, wait_until
 
 import slurmkit
@@ -31,12 +31,7 @@ from slurmkit.executor.local import LocalExecutor
 from slurmkit.executor.runs import load_run
 from slurmkit.executor.slurm import MOST_TASKS, Executor, PlanWarning
 
-
-@pytest.fixture
-def slurm() -> Iterator[RunningSlurm]:
-    made = RunningSlurm()
-    yield made
-    made.end()
+assert running_slurm  # a fixture
 
 
 def square(x: int) -> int:

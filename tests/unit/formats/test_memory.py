@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmkit.formats.memory import format_bytes, format_mib, memory_option, parse_bytes, parse_mib
+from slurmkit.formats.memory import (
+    format_bytes,
+    format_memory_use,
+    format_mib,
+    memory_option,
+    parse_bytes,
+    parse_mib,
+)
 from slurmkit.formats.tres import format_tres, format_tres_minutes
 
 
@@ -101,3 +108,9 @@ def test_mebibytes_in_words() -> None:
         "64 GiB",
         "2 TiB",
     ]
+
+
+def test_memory_of_a_gpu_in_use() -> None:
+    assert format_memory_use(12_800, 81_920) == "12.5 of 80 GiB"
+    assert format_memory_use(0, None) == "0.0 GiB"
+    assert format_memory_use(None, 81_920) == "?"

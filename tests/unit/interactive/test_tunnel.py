@@ -15,7 +15,7 @@ from waiting import PATIENCE
 
 from slurmkit.cli import shell as module
 from slurmkit.cli.main import run_to_exit_code
-from slurmkit.errors import BadInput, SlurmkitError
+from slurmkit.errors import BadConfig, BadInput, SlurmkitError
 from slurmkit.interactive.tunnel import NodePort, forward_until_job_ends, ssh_command
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -51,6 +51,20 @@ def test_the_site_names_its_login_node(tmp_path: Path, monkeypatch: pytest.Monke
     config.write_text('[tunnel]\nlogin = "hpc.example.org"\n', "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
     assert ssh_command(NodePort("c1", 6006), 6006).endswith(f" {ME}@hpc.example.org")
+
+
+def test_the_site_names_the_port_of_its_login_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding newcomer polish 14: the demo cluster's sshd listens on a port of its host."""
+    config = tmp_path / "config.toml"
+    config.write_text('[tunnel]\nlogin = "127.0.0.1"\nport = 32768\n', "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    found = ssh_command(NodePort("c1", 6006), 6006)
+    assert found == f"ssh -N -L 6006:c1:6006 -p 32768 {ME}@127.0.0.1"
+    config.write_text("[tunnel]\nport = 70000\n", "utf-8")
+    with pytest.raises(BadConfig, match="65535"):
+        ssh_command(NodePort("c1", 6006), 6006)
 
 
 @pytest.mark.parametrize(

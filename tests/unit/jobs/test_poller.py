@@ -74,15 +74,30 @@ def test_jobs_waited_for_in_threads_are_asked_about_together(jobs: FakeJobs) -> 
         thread.start()
     wait_until(lambda: len(cluster.poller._known) == 50)
     asked, looked = len(jobs.asked("squeue")), time.monotonic()
+    polling = [thread for thread in threading.enumerate() if thread is cluster.poller._thread]
     for number in range(50):
         jobs.ends(str(number))
     for thread in threads:
         thread.join(PATIENCE)
     assert sorted(map(int, ended)) == list(range(50))
     assert asked <= (looked - began) / 0.1 + 2
-    assert (
-        len([thread for thread in threading.enumerate() if thread is cluster.poller._thread]) == 1
-    )
+    assert len(polling) == 1
+
+
+def test_the_thread_ends_with_the_last_watch(jobs: FakeJobs) -> None:
+    """A program that makes many clusters keeps no thread for each."""
+    poller = jobs.cluster().poller
+    for _ in range(2):
+        jobs.runs_now("7")
+        with poller.watch(["7"]) as first:
+            wait_until(lambda watch=first: watch.known["7"].info)
+            with poller.watch(["7"]):
+                pass
+            thread = poller._thread
+            assert thread is not None
+            assert thread.is_alive()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def test_clusters_of_one_border_share_a_poller(jobs: FakeJobs) -> None:

@@ -83,4 +83,4 @@ def test_the_first_to_fail_is_found(log: str, found: RankFailure | None) -> None
 def test_it_is_said_in_a_few_words() -> None:
     assert RankFailure(2, "c2", "exit code 7").exit_code == 7
     assert RankFailure(2, "c2", "signal 9").exit_code is None
-    assert RankFailure(2, "c2", "exit code 7").words == "rank 2 on c2 failed first (exit code 7)"
+    assert RankFailure(2, "c2", "exit code 7").message == "rank 2 on c2 failed first (exit code 7)"

@@ -65,9 +65,9 @@ def test_an_ended_job_is_measured_by_sacct() -> None:
     assert 0 < (busy.cpu_efficiency or 0) <= 1.1
 
 
-@pytest.mark.parametrize(("release", "gpu"), [("22.05", None), ("26.05", 60)])
-def test_other_releases(release: str, gpu: int | None) -> None:
-    assert parse_sstat(OF_OTHERS[release]) == {"9.0": StepMetrics(4, 86656.0, 2.0**28, gpu)}
+@pytest.mark.parametrize(("release", "gpu", "read"), [("22.05", None, 1.0), ("26.05", 60, None)])
+def test_other_releases(release: str, gpu: int | None, read: float | None) -> None:
+    assert parse_sstat(OF_OTHERS[release]) == {"9.0": StepMetrics(4, 86656.0, 2.0**28, gpu, read)}
 
 
 def test_absurd_and_broken_values_are_unknown() -> None:

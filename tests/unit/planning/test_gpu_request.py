@@ -262,3 +262,12 @@ def test_fractions_where_there_are_no_shards() -> None:
     assert ask("0.5", where).findings[0].fix == (("gres", "mps:50"), ("partition", "mps"))
     bare = GpuPool((), ("cpu",), (node("n"),))
     assert "has no GPUs at all" in ask("0.5", bare).findings[0].message
+
+
+def test_an_amd_type_is_a_type_as_any_other() -> None:
+    """AutoDetect=rsmi in gres.conf gives, for example, `gpu:mi300x:8`."""
+    both = made(node("a1", Gres("gpu", "mi300x", 8)), node("n1", Gres("gpu", "h100", 8)))
+    kind = ask("mi300x:4", both)
+    assert (kind.type, names_of(kind), kind.most, kind.findings) == ("mi300x", ["a1"], 8, ())
+    (unknown,) = ask("mi300:1", both).findings
+    assert "did you mean 'mi300x'?" in unknown.message

@@ -20,7 +20,7 @@ from slurmkit.cli.submit import plan_json
 from slurmkit.errors import Refused
 from slurmkit.planning.checks.fixes import Check, FixSearch
 from slurmkit.planning.containers import check_shared_containers
-from slurmkit.planning.planner import Plan, plan, plan_offline, run_test_only
+from slurmkit.planning.planner import Plan, plan, plan_offline, run_test_only, with_past_waits
 from slurmkit.planning.request import Request, SiteState
 from slurmkit.spec.containers import Container
 from slurmkit.spec.findings import error
@@ -29,6 +29,7 @@ from slurmkit.spec.jobspec import JobSpec, Launch
 from slurmkit.spec.sbatch_options import with_options
 from slurmkit.spec.submission import Submission
 from slurmkit.state.model import Capabilities, Reservation, Standing
+from slurmkit.state.past_waits import PastWaits, WaitsOfKind, job_kind
 from slurmkit.testing import FakeSlurm
 
 
@@ -56,6 +57,28 @@ def test_a_plan_is_the_script_and_what_it_would_take(release: str) -> None:
     assert done.estimate
     assert done.estimate.start == 1_700_000_100
     assert msgspec.json.encode(done)
+
+
+def test_a_plan_says_how_long_jobs_like_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = job_kind("gpu", None, {"gres/gpu:a100": 4, "node": 2}, 600)
+    waits = WaitsOfKind(kind=kind.wider()[1], jobs=30, half=90, nine_in_ten=7200)
+    known = PastWaits(kinds=(waits,), begin=1, end=2, source="books")
+    monkeypatch.setattr("slurmkit.planning.planner.load_past_waits", lambda *_: known)
+    done = made(gpus=Gpus(2, "A100"), nodes=2, partition="gpu")
+    assert done.estimate
+    assert not done.estimate.waited  # only who shows it asks for it
+    estimate = with_past_waits(done, Lab(slurm())).estimate
+    assert estimate
+    assert estimate.past_waits == waits
+    said = dict(estimate.facts())["Waited"]
+    assert said.startswith("half up to 2 min, nine in ten up to 2 h: 30 or more jobs with 2 to 4")
+    for gpus, other in (
+        (Gpus.parse("0.5"), {}),
+        (None, {"options": {"tres-per-task": "gres/gpu:1"}}),
+    ):
+        unsure = with_past_waits(made(gpus=gpus, **other), Lab(slurm())).estimate
+        assert unsure
+        assert unsure.job_kind is None
 
 
 def test_a_range_of_nodes_is_sent_as_it_is_and_estimated_at_both_ends() -> None:

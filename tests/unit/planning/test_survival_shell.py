@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from survive_lab import PACE, WAYS, Slurmctld
 from waiting import PATIENCE, wait_until
 
+from slurmkit.planning import survival
 from slurmkit.spec.survival import Survive
 
 ALL = Survive(
@@ -105,12 +109,88 @@ def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
     assert (tmp_path / "saved").exists()
 
 
+def test_no_warning_is_lost_while_bash_expands_a_command(tmp_path: Path) -> None:
+    """Bash 5.2 lost about one of 300 that came while it expanded `$(...)`."""
+    shell = Path(survival.__file__).parent / "survive/turns.sh"
+    script = f"""{{
+        . {shell}
+        slurmkit_state={tmp_path}
+        slurmkit_soon() {{ echo lease.0; }}
+        slurmkit_listen
+        echo ready
+        while :; do
+          slurmkit_is_stale
+          [ -z "$slurmkit_warned" ] || {{ slurmkit_warned=''; echo heard; }}
+        done
+    }}"""
+    with subprocess.Popen(
+        ["bash", "-c", script], env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as bash:  # fmt: skip
+        try:
+            assert bash.stdout is not None
+            assert bash.stdout.readline() == "ready\n"
+            for number in range(2000):
+                time.sleep(number % 7 / 5000)
+                bash.send_signal(signal.SIGUSR1)
+                assert bash.stdout.readline() == "heard\n", number
+        finally:
+            bash.kill()
+
+
 def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "raises")
     slurm.start()
     assert slurm.finish() == "failed"
     assert slurm.codes == [1]
     assert slurm.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("on_timeout", "on_preempt", "outcome"),
+    [
+        ("requeue", None, "requeued"),
+        ("hold", "requeue", "held"),
+        (None, "requeue", "requeued"),
+        ("fail", "requeue", "failed"),
+        (None, None, "failed"),
+    ],
+)
+def test_exit_code_75_after_a_signal_by_hand_comes_back(
+    tmp_path: Path, on_timeout: str | None, on_preempt: str | None, outcome: str
+) -> None:
+    """Finding submission, section 5: `scancel --signal=USR1` reaches the steps alone."""
+    of_test = policy(on_timeout=on_timeout, on_preempt=on_preempt)
+    slurm = Slurmctld(tmp_path, of_test, "exits", target=60)
+    slurm.start(3600)
+    slurm.await_work()
+    slurm.signal_steps(signal.SIGUSR1)
+    assert slurm.finish() == outcome, slurm.log
+    if outcome == "failed":
+        assert slurm.codes == [75]
+        assert slurm.requests() == []
+        assert "\tend\terror fail 75 " in slurm.history
+        return
+    how = "requeuehold" if outcome == "held" else "requeue"
+    assert slurm.requests() == [f"{how} 7"]
+    assert "\tend\tcheckpoint " in slurm.history
+    slurm.start(3600)
+    assert slurm.finish() == "done", slurm.log
+    assert slurm.count == 60
+    assert "\tafter\tcheckpoint\n" in slurm.history  # what SLURMKIT_RESTART_REASON says
+
+
+def test_a_command_that_always_ends_with_75_comes_to_an_end(tmp_path: Path) -> None:
+    slurm = Slurmctld(tmp_path, policy(max_restarts=2), "plain")
+    slurm.work = ("sh", "-c", "exit 75")
+    outcomes = []
+    for _ in range(3):
+        slurm.start()
+        outcomes.append(slurm.finish())
+    assert outcomes == ["requeued", "requeued", "failed"], slurm.log
+    assert slurm.codes[-1] == 75
+    assert slurm.requests() == ["requeue 7"] * 2
+    assert "checkpoint: not requeued, for it was 2 times already" in slurm.log
 
 
 def test_a_loop_stops_at_its_limit(tmp_path: Path) -> None:
@@ -169,7 +249,7 @@ def test_slurm_requeues_a_preempted_job_and_the_script_does_not(tmp_path: Path) 
         slurm.start()
         slurm.await_work()
         slurm.set(preempt="2026-11-22T07:00:00")
-        slurm.term_steps()
+        slurm.signal_steps()
         time.sleep(0.5)
         assert slurm.process is not None
         assert slurm.process.poll() is None, slurm.log  # or Slurm would take it for done
@@ -187,7 +267,7 @@ def test_a_step_that_ends_well_at_slurms_sigterm_is_not_done(tmp_path: Path) -> 
     slurm.start()
     slurm.await_work()
     slurm.requeue()
-    slurm.term_steps()
+    slurm.signal_steps()
     assert slurm.finish() == "requeued"
     slurm.start()
     assert slurm.finish() == "done", slurm.log
@@ -201,7 +281,7 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
     slurm.start()
     slurm.await_work()
     slurm.set(preempt="2026-11-22T07:00:00")
-    slurm.term_steps()
+    slurm.signal_steps()
     assert slurm.finish() == "requeued", slurm.log
     assert slurm.requests() == ["requeue 7"]
 
@@ -408,7 +488,7 @@ def one_run(slurm: Slurmctld, what: str, after: float, away: float) -> str:
     time.sleep(after)
     if what == "preempted":
         slurm.set(preempt="2026-11-22T07:00:00")
-        slurm.term_steps()
+        slurm.signal_steps()
         time.sleep(0.4)
         if slurm.process and slurm.process.poll() is None:  # what is over is not preempted
             slurm.requeue()

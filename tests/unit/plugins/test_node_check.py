@@ -1,4 +1,4 @@
-"""node_check as slurmd and people run it, on stand-ins for the commands that it asks."""
+"""node_check as people run it, on stand-ins for the commands that it asks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_lab import GRES, SCRIPTS, NodeLab, diag_json, nvlink_text
+from node_lab import FIRST, GRES, SCRIPTS, SECOND, NodeLab, diag_json, nvlink_text, xid
 from waiting import wait_until
 
 from slurmkit.cli.main import cli, run_to_exit_code
 
-FIRST, SECOND = "1320922000000", "1320922000001"
 LOST = "[GPU is lost]"
 
 
@@ -135,6 +133,35 @@ def test_a_driver_that_fails(node: NodeLab) -> None:
     assert node.run().returncode == 3
 
 
+# `amd-smi list --json` of ROCm 6 (amdsmi_cli/amdsmi_commands.py, `list`): bdf, uuid, then numbers.
+AMD_LIST = [
+    {
+        "gpu": at,
+        "bdf": f"0000:{bus}:00.0",
+        "uuid": f"{at}aff74a1-0000-1000-80f1-000000000000",
+        "kfd_id": 41000 + at,
+        "node_id": 2 + at,
+        "partition_id": 0,
+    }
+    for at, bus in enumerate(("05", "26"))
+]
+AMD_GRES = "slurmd: Gres Name=gpu Type=mi300x Count=2 Index=0 ID=7 File=/dev/dri/renderD[128,136]\n"
+
+
+def test_amds_gpus_are_counted(node: NodeLab) -> None:
+    (node.bin / "nvidia-smi").unlink()
+    node.says("slurmd", AMD_GRES)
+    node.says("amd-smi", "WARNING: User is not in the group render\n" + json.dumps(AMD_LIST))
+    assert node.wrong() == []
+    node.says("amd-smi", json.dumps({"gpu_data": AMD_LIST[:1]}))
+    assert node.wrong() == ["gpus drain 1 of 2 GPUs are there"]
+    said = "AMDSMI_STATUS_DRIVER_NOT_LOADED"
+    node.says("amd-smi", said, code=34)
+    assert node.wrong() == [f"gpus drain amd-smi fails with code 34: {said}"]
+    node.says("amd-smi", '{"error": 34}', code=34)
+    assert node.wrong() == ['gpus drain amd-smi fails with code 34: {"error": 34}']
+
+
 def test_a_node_without_nvidia_smi(node: NodeLab) -> None:
     (node.bin / "nvidia-smi").unlink()
     assert node.wrong() == []
@@ -147,6 +174,37 @@ def test_what_nvidia_smi_says_beside_its_answer_is_no_fault(node: NodeLab) -> No
     more = "WARNING: infoROM is corrupted at gpu 0000:07:00.0\n"
     (node.folder / "smi.xml").write_text(more + whole + more, "utf-8")
     assert node.wrong() == []
+
+
+DEPRECATED = "Requested functionality has been deprecated"
+PARITY = (
+    "<sram_uncorrectable_parity>{}</sram_uncorrectable_parity>"
+    "<sram_uncorrectable_secded>{}</sram_uncorrectable_secded>"
+)
+SRAM = "<sram_uncorrectable>2</sram_uncorrectable>"
+
+
+@pytest.mark.parametrize(
+    ("counters", "clock"),
+    [
+        # GPUs before Ampere: nvidia-smi(1) calls them double bit errors.
+        ("<double_bit><total>2</total></double_bit>", "1275 MHz"),
+        ("<sram_uncorrectable>2</sram_uncorrectable>", "1275 MHz"),
+        # Newer drivers tell parity and SEC-DED errors apart, and have no application clocks.
+        (PARITY.format("0", "2"), DEPRECATED),
+        (PARITY.format("2", "N/A"), "N/A"),
+    ],
+    ids=["double-bit", "sram", "secded-deprecated-clocks", "parity"],
+)
+def test_memory_errors_are_counted_in_the_words_of_each_generation_of_drivers(
+    node: NodeLab, counters: str, clock: str
+) -> None:
+    """Element names as in outputs that users of each driver have published."""
+    node.gpus({}, {"sram": "2", "clock": clock})
+    whole = (node.folder / "smi.xml").read_text("utf-8")
+    assert whole.count(SRAM) == 1
+    (node.folder / "smi.xml").write_text(whole.replace(SRAM, counters), "utf-8")
+    assert node.wrong() == [f"ecc drain {SECOND} 2 uncorrectable errors"]
 
 
 def test_a_truncated_answer_is_no_answer(node: NodeLab) -> None:
@@ -165,8 +223,30 @@ def test_nvlinks_are_compared_with_the_other_gpus(node: NodeLab) -> None:
     assert node.wrong() == []
 
 
-def xid(pci: str, number: int | str, text: str = "", seconds: float = 99.5) -> str:
-    return f"[{seconds:12.6f}] NVRM: Xid (PCI:{pci}): {number}, {text}\n"
+def test_a_gpu_in_mig_mode_has_no_active_nvlinks(node: NodeLab) -> None:
+    """nvidia-smi prints a line without links for it, beside GPUs with all of theirs."""
+    inactive = "NVML: Unable to retrieve NVLink information as all links are inActive"
+    whole = nvlink_text(12, 0, 12)
+    links = "".join(f"\t Link {link}: <inactive>\n" for link in range(12))
+    node.gpus({}, {}, {}, nvlink=whole.replace(links, f"\t {inactive}\n"))
+    assert node.wrong() == [f"nvlink drain {SECOND} 0 of 12 NVLinks are active"]
+    node.mig("Disabled", "Enabled", "Disabled")
+    assert node.wrong() == []
+    node.mig("[N/A]", "[N/A]", "[N/A]")
+    assert node.wrong() == [f"nvlink drain {SECOND} 0 of 12 NVLinks are active"]
+    node.mig(said='Field "mig.mode.current" is not a valid field to query.', code=2)
+    assert node.wrong() == [f"nvlink drain {SECOND} 0 of 12 NVLinks are active"]
+    node.mig(said="Unable to determine the device handle", code=15)
+    unknown = "nvidia-smi does not say which GPUs are in MIG mode"
+    assert node.wrong() == [f"nvlink unknown {unknown}: Unable to determine the device handle"]
+
+
+def test_a_gpu_beside_mig_is_compared_with_what_it_had(node: NodeLab) -> None:
+    node.gpus({}, {}, nvlink=nvlink_text(12, 12))
+    node.run(env=node.environment)
+    node.gpus({}, {}, nvlink=nvlink_text(11, 0))
+    node.mig("Disabled", "Enabled")
+    assert node.wrong() == [f"nvlink drain {FIRST} 11 of 12 NVLinks are active"]
 
 
 def test_xids_since_the_boot(node: NodeLab) -> None:
@@ -187,6 +267,38 @@ def test_names_that_users_chose_are_no_xids(node: NodeLab) -> None:
     assert node.wrong() == []
     node.says("dmesg", xid("0000:07:00", 48, "DBE").replace("] NVRM", "][ T1234] NVRM"))
     assert node.wrong() == [f"xid drain {FIRST} 48 DBE"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        # leptonai/gpud#1209 and NVIDIA/NVSentinel#155: drivers that print no Xid with it.
+        """[ 1843.308145] NVRM: The NVIDIA GPU 0000:0f:00.0
+               NVRM: (PCI ID: 10de:26b5) installed in this system has
+               NVRM: fallen off the bus and is not responding to commands.
+[ 1843.439662] NVRM: The NVIDIA probe routine failed for 1 device(s).
+""",
+        "[    9.100000] NVRM: GPU 0000:0f:00.0: GPU has fallen off the bus.\n",
+        "NVRM: GPU 0f:00.0: GPU has fallen off the bus.\n",
+    ],
+)
+def test_a_gpu_off_the_bus_without_an_xid(node: NodeLab, said: str) -> None:
+    node.says("dmesg", said)
+    assert node.wrong() == [f"xid page {SECOND} 79 off the bus"]
+
+
+def test_an_xid_of_an_old_driver(node: NodeLab) -> None:
+    node.says("dmesg", xid("0000:0f:00", 48, "DBE").replace("PCI:", ""))
+    assert node.wrong() == [f"xid drain {SECOND} 48 DBE"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["NVRM: GPU 0000:0f:00.0: GPU has fallen off the bus.", "NVRM: Xid (PCI:0000:0f:00): 79, x"],
+)
+def test_a_further_line_of_a_message_is_not_the_drivers(node: NodeLab, words: str) -> None:
+    node.says("dmesg", f"[    9.100000] EXT4-fs warning: entry 'a\n               {words}'\n")
+    assert node.wrong() == []
 
 
 def test_xids_of_switches_and_of_a_reset(node: NodeLab) -> None:
@@ -243,11 +355,34 @@ def left_behind() -> Iterator[subprocess.Popen[bytes]]:
 def test_leftovers_of_a_person(node: NodeLab, left_behind: subprocess.Popen[bytes]) -> None:
     records = node.folder / "records" / "0"
     node.configure(f"RECORDS={records.parent}\nCHECK_LEFTOVER_SECONDS=0")
-    said = f"leftovers note processes of ended jobs 4100000009: {left_behind.pid}"
-    wait_until(lambda: said in node.wrong())
+    # The machine may have leftovers of others, too.
+    pid = str(left_behind.pid)
+    wait_until(lambda: any(pid in each.split() for each in node.wrong()))
+    (said,) = (each for each in node.wrong() if pid in each.split())
+    assert said.startswith("leftovers note processes of ended jobs ")
+    assert "4100000009" in said
     records.mkdir(parents=True)
     (records / "4100000009").touch()
-    assert node.wrong() == []
+    assert not [each for each in node.wrong() if "4100000009" in each]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
+def test_a_user_hides_no_leftovers_by_a_title(
+    node: NodeLab, left_behind: subprocess.Popen[bytes]
+) -> None:
+    node.configure(f"RECORDS={node.folder}\nCHECK_LEFTOVER_SECONDS=0")
+    title = "slurmstepd: [4100000009.0]"
+    with subprocess.Popen(
+        [title, "60"], executable="/bin/sleep", user=65534, cwd="/", env={}
+    ) as pretends:
+        try:
+            shown = Path(f"/proc/{pretends.pid}/cmdline")
+            wait_until(lambda: title.encode() in shown.read_bytes())
+            # The machine may have leftovers of others, too.
+            pid = str(left_behind.pid)
+            wait_until(lambda: any(pid in each.split() for each in node.wrong()))
+        finally:
+            pretends.kill()
 
 
 @pytest.mark.parametrize("release", [3, 4])
@@ -265,6 +400,25 @@ def test_dcgm(node: NodeLab, release: int) -> None:
     node.says("dcgmi", "Error: unable to establish a connection to the specified host.", code=255)
     (found_now,) = node.wrong("--context", "epilog")
     assert found_now.startswith("diag unknown dcgmi diag gives no result (code 255): Error: unable")
+
+
+@pytest.mark.parametrize(("status", "state"), [("PASS", None), ("WARN", "note"), ("FAIL", "drain")])
+def test_the_json_of_dcgm_3_1(node: NodeLab, status: str, state: str | None) -> None:
+    """With a warning before it, `null` between the tests, and all GPUs of a test in one result.
+
+    As in NVIDIA/DCGM, nvvs/tests, "Deserialize real output".
+    """
+    node.configure("CHECK_SKIP=leftovers\nCHECK_DIAG=epilog")
+    tests = [
+        {"name": "Denylist", "results": [{"gpu_ids": "0,1", "status": "PASS"}]},
+        None,
+        {"name": "Inforom", "results": [{"gpu_ids": "0,1", "status": status}]},
+    ]
+    parts = [{"category": "Deployment", "tests": tests}]
+    said = json.dumps({"DCGM GPU Diagnostic": {"test_categories": parts, "version": "3.1.0"}})
+    node.says("dcgmi", f"\tWARNING: THIS SHOULD NOT HAPPEN\n\t{said}\n")
+    found = node.wrong("--context", "epilog")
+    assert found == ([f"diag {state} Inforom, DCGM's GPU 0,1: {status}"] if state else [])
 
 
 def test_dcgm_is_not_asked_at_each_health_check(node: NodeLab) -> None:
@@ -314,283 +468,3 @@ def test_the_command_of_slurmkit_is_the_same_program(
     assert json.loads(capfd.readouterr().out)["context"] == "hand"
     assert not node.told()
     assert run_to_exit_code(cli, ["node-check", "--", "--list"]) == 0
-
-
-# --- the health check -----------------------------------------------------------------------------
-
-
-def test_slurmd_calls_it_without_arguments_and_path(node: NodeLab) -> None:
-    node.gpus({}, {"pending": "Yes"})
-    done = node.run(env=node.environment)
-    assert done.returncode == 2
-    reason = f"slurmkit: remap {SECOND}: /dev/nvidia1: memory is to be remapped at the next reset"
-    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={reason}"]
-    last = json.loads((node.checks / "health.json").read_text("utf-8"))
-    assert (last["node"], last["status"], last["context"]) == ("c1", "CRITICAL", "health")
-
-
-def test_a_good_node_asks_slurmctld_nothing(node: NodeLab) -> None:
-    assert node.run(env=node.environment).returncode == 0
-    assert not (node.folder / "told").exists()
-
-
-@pytest.mark.parametrize("old", ["Prolog error", "Epilog error"])
-def test_slurms_own_reason_gets_the_real_one(node: NodeLab, old: str) -> None:
-    node.checks.mkdir()
-    (node.checks / "faults").write_text("devices: GPU 0 has no device file /dev/nvidia0\n", "utf-8")
-    node.node("IDLE+DRAIN", old)
-    node.run(env=node.environment)
-    said = "devices: GPU 0 has no device file /dev/nvidia0"
-    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason=slurmkit: {said}"]
-    node.node("IDLE+DRAIN", f"slurmkit: {said}")
-    node.run(env=node.environment)
-    assert node.told() == []
-
-
-def test_a_fault_of_long_ago_drains_nothing(node: NodeLab) -> None:
-    node.checks.mkdir()
-    left = node.checks / "faults"
-    left.write_text("devices: GPU 0\n", "utf-8")
-    os.utime(left, (time.time() - 9000,) * 2)
-    node.run(env=node.environment)
-    assert node.told() == []
-    assert not left.exists()
-
-
-@pytest.mark.parametrize("state", ["MIXED+DRAIN", "DOWN", "DOWN*+NOT_RESPONDING"])
-def test_an_administrators_reason_stays(node: NodeLab, state: str) -> None:
-    node.gpus({})
-    node.node(state, "new power supply [ticket 7]; back on Monday")
-    done = node.run(env=node.environment)
-    assert node.told() == []
-    assert "already out of use: new power supply [ticket 7]; back on Monday" in done.stderr
-
-
-def test_an_administrators_reason_without_a_time_stays(node: NodeLab) -> None:
-    node.gpus({})
-    node.node("IDLE+DRAIN", "fans")
-    line = (node.folder / "node.txt").read_text("utf-8").partition(" [root")[0]
-    (node.folder / "node.txt").write_text(line + "\n", "utf-8")
-    node.run(env=node.environment)
-    assert node.told() == []
-
-
-def test_a_note_on_a_node_in_use_stays_in_front(node: NodeLab) -> None:
-    node.gpus({})
-    node.node("IDLE", "a loud fan")
-    node.run(env=node.environment)
-    said = "a loud fan; slurmkit: gpus: 1 of 2 GPUs are there"
-    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={said}"]
-    node.node("IDLE", "loud " * 45 + "fan")
-    node.run(env=node.environment)
-    (told,) = node.told()
-    assert len(told.partition("Reason=")[2]) == 240
-
-
-def test_a_reason_that_cannot_be_read_is_not_replaced(node: NodeLab) -> None:
-    """Slurmctld that is busy may answer the second question although it has not the first."""
-    node.gpus({})
-    note = f'printf "%s|" "$@" >>{node.folder}/told; echo >>{node.folder}/told'
-    node.script("scontrol", f'{note}\n[ "$1" = update ]')
-    node.run(env=node.environment)
-    assert node.told() == []
-
-
-def test_further_faults_are_added_and_numbers_change_nothing(node: NodeLab) -> None:
-    first = f"slurmkit: ecc {FIRST}: /dev/nvidia0: 1 uncorrectable errors"
-    node.node("IDLE+DRAIN", first)
-    node.gpus({"dram": "7"}, {})
-    node.run(env=node.environment)
-    assert node.told() == []
-    node.gpus({"dram": "7"}, {"dram": "2"})
-    node.run(env=node.environment)
-    added = f"{first}; ecc {SECOND}: /dev/nvidia1: 2 uncorrectable errors"
-    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={added}"]
-
-
-def test_a_reason_fits_into_slurmdbd(node: NodeLab) -> None:
-    node.gpus(*[{"pending": "Yes"}] * 8)
-    node.run(env=node.environment)
-    (told,) = node.told()
-    assert len(told.partition("Reason=")[2]) <= 255
-
-
-def test_it_takes_back_only_what_it_drained_and_is_fine(node: NodeLab) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes")
-    node.gpus({})
-    node.run(env=node.environment)
-    (told,) = node.told()
-    node.node("IDLE+DRAIN", told.partition("Reason=")[2])
-    node.gpus({}, {})
-    for _ in range(2):
-        node.run(env=node.environment)
-        assert node.told() == []
-    node.run(env=node.environment)
-    assert node.told() == ["NodeName=c1|State=RESUME"]
-    for _ in range(4):
-        node.run(env=node.environment)
-    assert node.told() == []
-
-
-@pytest.mark.parametrize(
-    "reason", ["slurmkit: gpus: 1 of 2 GPUs are there; devices: GPU 0", "a person's"]
-)
-def test_what_it_cannot_check_a_person_resumes(node: NodeLab, reason: str) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes")
-    node.gpus({})
-    node.run(env=node.environment)
-    node.told()
-    node.node("IDLE+DRAIN", reason)
-    node.gpus({}, {})
-    for _ in range(5):
-        node.run(env=node.environment)
-    assert node.told() == []
-
-
-def test_a_check_that_is_unknown_for_a_while_does_not_end_the_wish_to_resume(node: NodeLab) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes\nCHECK_TMP_FREE=1e9")
-    node.run(env=node.environment)
-    (told,) = node.told()
-    node.node("IDLE+DRAIN", told.partition("Reason=")[2])
-    node.configure("CHECK_SKIP='leftovers tmp'\nCHECK_RESUME=yes")
-    for _ in range(4):
-        node.run(env=node.environment)
-    assert node.told() == []
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes\nCHECK_TMP_FREE=0")
-    node.run(env=node.environment)
-    assert node.told() == ["NodeName=c1|State=RESUME"]
-
-
-def test_slurmctld_that_is_silent_once_does_not_end_the_wish_to_resume(node: NodeLab) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes")
-    node.gpus({})
-    node.run(env=node.environment)
-    (told,) = node.told()
-    node.gpus({}, {})
-    node.says("scontrol", "Unable to contact slurm controller", code=1)
-    for _ in range(3):
-        node.run(env=node.environment)
-    node.node("IDLE+DRAIN", told.partition("Reason=")[2])
-    node.run(env=node.environment)
-    assert node.told() == ["NodeName=c1|State=RESUME"]
-
-
-def test_the_reason_of_a_node_in_use_is_not_added_to(node: NodeLab) -> None:
-    node.node("IDLE", "slurmkit: tmp: /tmp has less than 1 GiB free")
-    node.gpus({})
-    node.run(env=node.environment)
-    assert node.told() == ["NodeName=c1|State=DRAIN|Reason=slurmkit: gpus: 1 of 2 GPUs are there"]
-
-
-def test_an_xid_counts_until_the_boot_or_until_it_is_forgotten(node: NodeLab) -> None:
-    node.says("dmesg", xid("0000:0f:00", 74, "NVLink: fatal error", seconds=0.5))
-    node.run(env=node.environment)
-    assert len(node.told()) == 1
-    node.says("dmesg", "[    0.900000] the ring has gone round\n")
-    assert node.run(env=node.environment).returncode == 2
-    assert node.run("--forget").returncode == 0
-    assert node.run(env=node.environment).returncode == 0
-    state = node.kept() | {"boot": "another", "xids": {"0000:0f:00.0|74": {"at": 1, "text": ""}}}
-    (node.checks / "state.json").write_text(json.dumps(state), "utf-8")
-    assert node.run(env=node.environment).returncode == 0
-
-
-def test_people_are_paged_once(node: NodeLab) -> None:
-    node.script("call", f'echo "$2" >>{node.folder}/called')
-    node.configure(f'CHECK_SKIP=leftovers\nCHECK_PAGE="{node.bin}/call now"')
-    node.gpus({"failure": "Yes"}, {})
-    for _ in range(2):
-        node.run(env=node.environment)
-    called = node.folder / "called"
-    wait_until(called.exists)
-    said = f"c1: remap {FIRST}: /dev/nvidia0: a row could not be remapped\n"
-    wait_until(lambda: called.read_text("utf-8") == said)
-
-
-def test_slurmctld_that_does_not_answer_is_no_fault_of_the_check(node: NodeLab) -> None:
-    node.checks.mkdir()
-    (node.checks / "faults").write_text("devices: GPU 0\n", "utf-8")
-    node.says("scontrol", "Unable to contact slurm controller", code=1)
-    done = node.run(env=node.environment)
-    assert "cannot drain the node: Unable to contact slurm controller" in done.stderr
-    node.node("IDLE+DRAIN", "Prolog error")
-    node.run(env=node.environment)
-    assert node.told() == ["NodeName=c1|State=DRAIN|Reason=slurmkit: devices: GPU 0"]
-
-
-# --- prolog and epilog ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("script", ["prolog", "epilog"])
-def test_a_fault_fails_the_script_and_no_slurm_command_is_run(node: NodeLab, script: str) -> None:
-    env = node.environment | {"SLURM_SCRIPT_CONTEXT": f"{script}_slurmd", "SLURM_JOB_ID": "41"}
-    assert node.run(env=env).returncode == 0
-    node.gpus({}, {"dram": "2"})
-    assert node.run(env=env).returncode == 2
-    assert not (node.folder / "told").exists()
-    node.gpus({}, {})
-    node.node("IDLE+DRAIN", f"{script.title()} error")
-    node.run(env=node.environment)
-    reason = f"slurmkit: ecc {SECOND}: /dev/nvidia1: 2 uncorrectable errors"
-    assert node.told() == [f"NodeName=c1|State=DRAIN|Reason={reason}"]
-
-
-def test_a_note_lets_jobs_run(node: NodeLab) -> None:
-    node.gpus({}, {"hot": "Active"})
-    done = node.run("--context", "prolog")
-    assert (done.returncode, done.stdout.partition(":")[0]) == (0, "WARNING")
-
-
-def test_the_prolog_knows_the_gpus_from_the_health_check(node: NodeLab) -> None:
-    node.run(env=node.environment)
-    node.script("slurmd", f"touch {node.folder}/asked")
-    node.gpus({})
-    assert node.run("--context", "prolog").stdout == "CRITICAL: gpus: 1 of 2 GPUs are there\n"
-    assert not (node.folder / "asked").exists()
-
-
-# A process that got away, and keeps what it inherited: as one in state D, no signal ends it.
-HANG = "[ $1 != nvlink ] || exit 1; setsid sh -c 'echo $$ >{0}; exec sleep 600' & wait"
-
-
-@pytest.fixture
-def hanging(node: NodeLab) -> Iterator[Path]:
-    pid = node.folder / "pid"
-    node.script("nvidia-smi", HANG.format(pid))
-    yield pid
-    if pid.exists():
-        subprocess.run(["kill", "-9", pid.read_text("utf-8").strip()], check=False)
-
-
-def test_a_check_that_hangs_delays_no_job(node: NodeLab, hanging: Path) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_PROLOG_SECONDS=6")
-    node.says("dmesg", xid("0000:0f:00", 79))
-    env = node.environment | {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "41"}
-    # As slurmd's run_command, this waits for the end of the output, not of the process alone.
-    done = node.run(env=env)
-    os.kill(int(hanging.read_text("utf-8")), 0)  # it still hangs, and nobody has waited for it
-    assert done.returncode == 2, "the other checks must still count"
-    assert done.stdout == "CRITICAL: xid 0000:0f:00.0: 79\n"
-    last = json.loads((node.checks / "prolog.json").read_text("utf-8"))
-    states = {each["state"] for each in last["checks"] if "nvidia-smi within" in each["text"]}
-    assert states == {"unknown"}
-
-
-def test_a_driver_that_hangs_drains_the_node_by_the_health_check(
-    node: NodeLab, hanging: Path
-) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_HEALTH_SECONDS=6")
-    assert node.run(env=node.environment).returncode == 2
-    (told,) = node.told()
-    assert told.endswith("Reason=slurmkit: gpus: no answer from nvidia-smi within 6 s")
-
-
-def test_a_check_that_crashes_stops_no_other(node: NodeLab) -> None:
-    node.script("nvidia-smi", "kill -SEGV $$")
-    node.says("dmesg", xid("0000:07:00", 48, "DBE"))
-    states = [each.split()[:2] for each in node.wrong()]
-    assert states == [["gpus", "drain"], ["xid", "drain"]]
-    (node.bin / "nvidia-smi").write_bytes(b"\x7fELF no program")
-    found = node.wrong()
-    assert ["gpus", "unknown"] in [each.split()[:2] for each in found]
-    assert "xid drain 0000:07:00.0 48 DBE" not in found

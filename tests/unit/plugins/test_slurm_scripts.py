@@ -208,6 +208,30 @@ def test_a_missing_device_fails_the_prolog_and_drains_with_the_reason(node: Path
     assert not (node / "records" / "1").exists()
 
 
+def test_amd_gpus_have_their_render_nodes_and_kfd(node: Path, hold: Hold) -> None:
+    """Their numbers are no indices: AutoDetect=rsmi names /dev/dri/renderD128 and so on."""
+    for file in ("renderD136", "renderD128", "kfd"):
+        (node / file).touch()
+    devices = f"{node}/renderD136 {node}/renderD128"
+    conf = f"GPU_DEVICES=({devices})\nKFD={node}/kfd\nRECORDS={node}/records\n"
+    (node / "node.conf").write_text(conf, "utf-8")
+    (node / "gpu1").unlink()
+    (node / "gpu1").symlink_to(node / "renderD128")
+    left, nvidia = hold(1, EARLIER), hold(0, EARLIER)
+    assert run(node, "prolog", gpus="0,1") == 0
+    assert (has_ended(left), has_ended(nvidia)) == (True, False)
+    (node / "renderD128").unlink()
+    assert run(node, "prolog", gpus="0") == 0
+    assert told(node) == []
+    assert run(node, "prolog", gpus="1") == 1
+    (node / "kfd").unlink()
+    assert run(node, "prolog", gpus="0") == 1
+    assert [line for line in told(node) if line.startswith("Reason=")] == [
+        f"Reason=slurmkit: devices: GPU 1 has no device file {node}/renderD128",
+        f"Reason=slurmkit: devices: GPU 0 has no device file {node}/kfd",
+    ]
+
+
 def test_without_a_device_path_nothing_is_missing(node: Path) -> None:
     (node / "node.conf").write_text(f"RECORDS={node}/records\n", "utf-8")
     assert run(node, "prolog", gpus=EARLIER) == 0
@@ -227,6 +251,23 @@ def test_the_prolog_leaves_running_jobs_alone(node: Path, hold: Hold) -> None:
     hold(1, None, name=f"slurmstepd: [{STEPPING}.batch]")
     assert run(node, "prolog") == 0
     assert (has_ended(recorded), has_ended(stepping)) == (False, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
+def test_a_user_cannot_call_a_process_slurmstepd(node: Path, hold: Hold) -> None:
+    """Nobody keeps what an ended job left by a title that anybody can give."""
+    left = hold(0, STEPPING)
+    pretends = subprocess.Popen(
+        [f"slurmstepd: [{STEPPING}.batch]", "60"], executable="/bin/sleep", user=65534, cwd="/"
+    )  # fmt: skip
+    try:
+        shown = ["pgrep", "-u", "65534", "-f", rf"^slurmstepd: \[{STEPPING}"]
+        wait_until(lambda: subprocess.run(shown, check=False).returncode == 0)
+        assert run(node, "prolog") == 0
+        assert has_ended(left)
+    finally:
+        pretends.kill()
+        pretends.wait()
 
 
 def test_a_job_of_a_longer_number_is_another(node: Path, hold: Hold) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import click
 import pytest
 
+from slurmkit.cli import cluster_state, fairshare, reservations
 from slurmkit.cli.job_options import parse_job_options
 from slurmkit.cli.main import cli
+from slurmkit.state.queue_rows import QUEUE_COLUMNS
 
 ROOT = Path(__file__).parents[3]
 GUIDES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"])
@@ -166,3 +168,20 @@ def test_the_page_of_commands_is_that_of_help() -> None:
     spec.loader.exec_module(module)
     written = (ROOT / "docs" / "commands.md").read_text("utf-8")
     assert written == module.page(), "make it anew: .venv/bin/python docs/commands.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "columns"),
+    [
+        ("queue", QUEUE_COLUMNS),
+        ("nodes", cluster_state._COLUMNS),
+        ("gpus", cluster_state._LIST),
+        ("reservations", reservations._COLUMNS),
+        ("fairshare", fairshare._COLUMNS),
+    ],
+)
+def test_every_column_is_in_the_reference(command: str, columns: tuple[str, ...]) -> None:
+    text = (ROOT / "docs" / "columns.md").read_text("utf-8")
+    section = text.partition(f"\n## slurmkit {command}\n")[2].partition("\n## ")[0]
+    cells = "".join(re.findall(r"^\|([^|]*)\|", section, re.MULTILINE))
+    assert sorted(re.findall(r"`([^`]+)`", cells)) == sorted(columns)

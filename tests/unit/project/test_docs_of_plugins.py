@@ -72,6 +72,7 @@ def test_every_key_is_in_the_guide(name: str) -> None:
         "containers.catalogue.*": "containers.catalogue.NAME",
         "clusters.*": "clusters.NAME",
         "reclaim.*": "reclaim.NAME",
+        "project.*": "project.NAME",
     }
     header = tables.get(name, name)
     _, found, after = CONFIGURATION.partition(f"| `[{header}]` ")

@@ -17,7 +17,7 @@ import msgspec
 import paramiko
 import pytest
 from cutting_proxy import CuttingProxy
-from ssh_lab import Spool, Sshd, keygen
+from ssh_lab import Spool, Sshd, keygen, shared_sshd
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import (
@@ -55,11 +55,7 @@ while data := line.recv(65536):
 """
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    made = Sshd(tmp_path_factory.mktemp("sshd"))
-    yield made
-    made.close()
+assert shared_sshd  # a fixture
 
 
 @pytest.fixture
@@ -498,7 +494,8 @@ def coded(sshd: Sshd) -> Iterator[int]:
                 return
             transport = paramiko.Transport(line)
             transport.add_server_key(key)
-            transport.start_server(server=CodeServer())
+            with suppress(EOFError, paramiko.SSHException):  # the client may be gone at once
+                transport.start_server(server=CodeServer())
 
     threading.Thread(target=serve, daemon=True).start()
     port: int = server.getsockname()[1]
@@ -557,7 +554,7 @@ def test_a_shell_is_kept_for_the_next_command(slurm: SshSlurmCommands) -> None:
     """Each in surroundings of its own; a shell that may still be at work is not used again."""
 
     def shell(*more: str) -> list[str]:
-        return slurm.told(["x"], ["echo $$", *more], timeout=9).split()
+        return slurm.run_lines(["x"], ["echo $$", *more], timeout=9).split()
 
     (first, home, mask) = shell("pwd; umask; cd /; X=1; umask 077")
     assert shell('echo "<$X>"; pwd; umask') == [first, "<>", home, mask]
@@ -576,7 +573,7 @@ def test_a_shell_is_kept_for_the_next_command(slurm: SshSlurmCommands) -> None:
 def test_a_shell_that_was_ended_there_is_not_used(slurm: SshSlurmCommands) -> None:
     slurm.run(["true"])
     with pytest.raises(ConnectionLost):
-        slurm.told(["x"], ["kill -9 $$"], timeout=9)
+        slurm.run_lines(["x"], ["kill -9 $$"], timeout=9)
     assert slurm.run(["echo", "on"]) == "on\n"
 
 

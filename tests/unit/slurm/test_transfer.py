@@ -9,7 +9,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
-from ssh_lab import Spool, Sshd
+from ssh_lab import Spool, Sshd, shared_sshd
 
 from slurmkit.errors import SshError
 from slurmkit.slurm.ssh.authentication import ask_nobody
@@ -17,12 +17,7 @@ from slurmkit.slurm.ssh.hosts import ClusterSection
 from slurmkit.slurm.ssh.login import SshSlurmCommands
 from slurmkit.slurm.ssh.transfer import SendOptions, send_files
 
-
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    made = Sshd(tmp_path_factory.mktemp("sshd"))
-    yield made
-    made.close()
+assert shared_sshd  # a fixture
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from slurmkit.spec.jobfile import load_job_file, load_script, sbatch_only_option
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.sbatch_options import (
     merge_fields,
+    option_lines,
     option_values,
     parse_options,
     with_options,
@@ -75,7 +76,7 @@ def test_gres(gres: str, fields: dict[str, Any]) -> None:
         ([("export", "A B")], "with names of variables"),
         ([("export-file", "x")], "use environment"),
         ([("part", "gpu")], "abbreviation; write it in full, e.g. partition"),
-        ([("requeue", "expedite")], "takes no value"),
+        ([("no-requeue", "expedite")], "takes no value"),
         ([("uid", "0")], "how sbatch itself runs"),
         ([("mem_bind", "x")], "did you mean 'mem-bind'"),
         ([("network", "1\n#SBATCH --uid=0")], "without a line break"),
@@ -250,6 +251,22 @@ def test_a_fix_can_be_pasted_into_a_shell() -> None:
     fix = (("constraint", "a|b"), ("nodes", "2"), ("qos", ""))
     finding = Finding(severity="error", code="x", message="x", fix=fix)
     assert finding.fix_words == "--constraint='a|b' --nodes=2 no --qos"
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "line"),
+    [("", True, "#SBATCH --requeue"), ("expedite", "expedite", "#SBATCH --requeue=expedite")],
+)
+def test_requeue_may_be_expedited(value: str, field: object, line: str) -> None:
+    fields = parse_options([("requeue", value)])
+    assert fields == {"requeue": field}
+    given = option_values(JobSpec(command=("x",), **fields))
+    assert option_lines([("requeue", given["requeue"])]) == [line]
+
+
+def test_requeue_takes_no_other_value() -> None:
+    with pytest.raises(BadInput, match="--requeue 'soon' is not expedite"):
+        JobSpec(command=("x",), **parse_options([("requeue", "soon")]))
 
 
 def test_every_field_is_written() -> None:

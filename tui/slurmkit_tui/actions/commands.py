@@ -123,6 +123,11 @@ def update_commands(setting: str) -> CommandsFor:
     ]
 
 
+def keep_commands(rows: Sequence[JobRow], value: str) -> list[Argv]:
+    """Return commands that have the idle GPUs of jobs left alone for a while, once for each job."""
+    return [["slurmkit", "reclaim", "keep", job, "--reason", value] for job in _ids(rows)]
+
+
 def node_state_commands(state: str) -> CommandsFor:
     """Return a function that sets the state of nodes: DRAIN with a reason, or RESUME."""
 
@@ -199,6 +204,17 @@ def check_signal_name(text: str) -> str:
     from slurmkit.jobs.job import check_signal  # noqa: PLC0415 - many forms of values
 
     return check_signal(text)
+
+
+def check_keep_reason(text: str) -> str:
+    """Check the reason for which a job's idle GPUs are left alone.
+
+    Raises:
+        BadInput: for an empty text, or one with control characters.
+    """
+    if not text.strip() or not text.isprintable():
+        raise BadInput("give a reason of one line; your PI and the operators see it")
+    return text.strip()
 
 
 def check_reason(text: str) -> str:

@@ -176,6 +176,10 @@ _REASON = ValuePrompt(
     "Reason", "why the nodes are drained; all users can read it", commands.check_reason
 )
 
+_KEEP = ValuePrompt(
+    "Reason", "why it needs idle GPUs; your PI and the operators see it", commands.check_keep_reason
+)
+
 _BACK = "Copy the selected text; if there is none, close what is open. Never quits"
 
 CHANGE_ACTIONS = (
@@ -297,6 +301,20 @@ CHANGE_ACTIONS = (
         home="view",
         change=ClusterChange(
             commands.is_job_row, commands.no_commands, "", commands.refuse_unless_running
+        ),
+    ),
+    Action(
+        "keep",
+        "",
+        "Keep",
+        "Have a warned job's idle GPUs left alone",
+        home="view",
+        change=ClusterChange(
+            commands.is_job_row,
+            commands.keep_commands,
+            "Have the idle GPUs of {what} left alone?",
+            commands.refuse_unless_running,
+            wanted=_KEEP,
         ),
     ),
     Action(

@@ -157,7 +157,7 @@ class SlurmkitApp(PollingApp):
 
     @property
     def _targets(self) -> Sequence[Any]:
-        """What actions apply to, which is on the screen: one job, or rows of the view."""
+        """The targets of actions, which are on the screen: one job, or rows of the view."""
         if self._job_screen is not None:
             return self._job_screen.targets
         return self.view.rows if self.view.is_mounted else ()

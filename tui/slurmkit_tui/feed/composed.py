@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.extras import missing_extra
+from slurmkit.config.prices import UNTYPED, canonical_type, gpu_settings, partition_gpu_types
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.errors import BadInput, LedgerError, MissingExtra, Refused
 from slurmkit.state.arrays import count_tasks
@@ -22,6 +23,7 @@ from slurmkit.state.gpumap_model import GpuMap, count_gpus
 from slurmkit.state.nodes import NodeRow, NodesSnapshot, read_nodes
 from slurmkit.state.queue import Queue
 from slurmkit.state.queue_rows import QueueRow
+from slurmkit_tui.feed.budgets import read_budgets
 from slurmkit_tui.feed.history import SPANS, HeldGpus, HourlyGpus
 from slurmkit_tui.jobform.gpu_use import RECENT_SECONDS, GpuNow, GpusNow, GpusOfJob, RunOfJob
 
@@ -54,7 +56,8 @@ class LedgerUsage(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: rows of a report by month, PI and user.
-        budgets: rows of `report budget` that this person may see.
+        budgets: what is left of the allocations of my accounts, and of budgets that this person may
+            see, as `read_budgets` returns it.
         notes: remarks on the report, with the age of the data.
         taken: epoch seconds at which the report was made.
     """
@@ -93,7 +96,7 @@ class Utilization(msgspec.Struct, frozen=True):
         curve: everybody's GPUs by type and hour or day, as far as the ledger has read them; empty
             where it shows this person only some runs, and in a recording of an older slurmkit.
         source: the ledger of the rows and of the curve, with its age; empty without one.
-        everybody: whether rows and curve are of all runs of the cluster.
+        everybody: whether the rows are of all runs of the cluster.
         last_sample: epoch seconds of the newest sample of a running job's GPU; None if no source
             measures them.
     """
@@ -145,9 +148,9 @@ def read_usage() -> LedgerUsage:
     now = time.time()
     with read.ledger() as ledger:
         report = read.usage(ledger, _first_of_last_month(now), by=["month", "pi", "user"])
-        budgets = read.budget(ledger)
-    notes = (_ledger_source(report.meta), *report.meta.notes)
-    return LedgerUsage(tuple(report.rows), tuple(budgets.rows), notes, now)
+        budgets, remarks = read_budgets(read, ledger)
+    notes = (_ledger_source(report.meta), *report.meta.notes, *remarks)
+    return LedgerUsage(tuple(report.rows), budgets, notes, now)
 
 
 def _import_ledger() -> ModuleType:
@@ -174,7 +177,9 @@ def read_gpus_now() -> GpusNow:
     taken = time.time()
     with read.ledger() as ledger:
         found = read.gpu_use_now(ledger, seconds=RECENT_SECONDS)
-    return GpusNow(msgspec.convert(found, tuple[GpuNow, ...], from_attributes=True), taken)
+    # One by one: all of 8,000 GPUs at once would keep the screen's own thread waiting.
+    gpus = tuple(msgspec.convert(each, GpuNow, from_attributes=True) for each in found)
+    return GpusNow(gpus, taken)
 
 
 def read_gpus_of_job(job_id: str) -> GpusOfJob:
@@ -204,7 +209,7 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
         SlurmError: when slurmctld does not answer. A missing ledger is no error.
     """
     taken = time.time()
-    now = _current_use(cluster)
+    nodes, now = _current_use(cluster)
     name = _cluster_name(cluster)
     begins = SPANS[span].begins(taken)
     days = (taken - begins[0]) / 86400
@@ -215,13 +220,13 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
                 ledger, _utc_text(begins[0]), by=[by], timezone="UTC", filters={"cluster": [name]}
             )
             over_time = _read_use_over_time(read, ledger, span, name)
+        types = slurm_types(nodes)
     except (BadInput, LedgerError, MissingExtra) as error:
         return Utilization(now, (), by, days, str(error), taken)
     if name not in found.meta.clusters:
         return Utilization(now, (), by, days, f"the ledger has no runs of {name}", taken)
-    # The ledger's columns are spelt with an underscore: `gpu_type`.
-    rows = tuple({**row, by: row[by.replace("-", "_")]} for row in found.rows)
-    everybody = over_time is not None and over_time.everybody
+    rows = tuple({**row, by: _name_on_screen(row, by, types)} for row in found.rows)
+    of_all = over_time is not None and over_time.everybody
     return Utilization(
         now,
         rows,
@@ -229,11 +234,50 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
         days,
         "",
         taken,
-        _ledger_curve(over_time, found.meta, begins, taken) if everybody else (),
+        _ledger_curve(over_time, found.meta, begins, taken, types) if of_all else (),
         _ledger_source(found.meta),
-        everybody,
+        # Only readers of everything get the number of rejected lines.
+        of_all and found.meta.rejects is not None,
         over_time and over_time.last_sample,
     )
+
+
+class SlurmType(NamedTuple):
+    """A GPU type as the nodes have it.
+
+    Attributes:
+        name: "" for untyped GPUs.
+        weight: number of whole GPUs that the ledger counts one as; less than 1 for a MIG slice.
+    """
+
+    name: str
+    weight: float
+
+
+def slurm_types(nodes: Iterable[NodeRow]) -> dict[str, SlurmType]:
+    """Return the GPU types of the nodes by the names that the ledger's reports have for them.
+
+    Reports use the names of the configuration: `[gpu.TYPE]` for an alias, the type of a partition
+    for untyped GPUs. Where typed and untyped GPUs have one name there, it means the typed ones.
+
+    Raises:
+        BadConfig: for a wrong configuration.
+    """
+    settings, partitions = gpu_settings(), partition_gpu_types()
+    found: dict[str, SlurmType] = {}
+    kinds = {(gpus.type or "", node.partitions) for node in nodes for gpus in node.gpus}
+    for name, own in sorted(kinds):
+        of_partition = next((partitions[each] for each in own if each in partitions), UNTYPED)
+        reported = canonical_type(name or of_partition, settings)
+        weight = settings[reported].weight if reported in settings else 1.0
+        found[reported] = SlurmType(name, weight or 1.0)  # typed ones come last
+    return found
+
+
+def _name_on_screen(row: Mapping[str, Any], by: str, types: Mapping[str, SlurmType]) -> Any:
+    """Return the name of a row; GPU types have Slurm's names."""
+    name = row[by.replace("-", "_")]  # the ledger's columns are spelt with an underscore
+    return types[name].name if by == "gpu-type" and name in types else name
 
 
 def _cluster_name(cluster: Cluster) -> str:
@@ -249,10 +293,15 @@ def _read_use_over_time(read: ModuleType, ledger: Any, span: str, cluster: str) 
 
 
 def _ledger_curve(
-    over_time: Any, meta: Any, begins: Sequence[int], now: float
+    over_time: Any,
+    meta: Any,
+    begins: Sequence[int],
+    now: float,
+    types: Mapping[str, SlurmType],
 ) -> tuple[HeldGpus, ...]:
     """Return mean numbers of GPUs by type, of the stretches that the ledger has read.
 
+    Types have Slurm's names, and MIG slices count as one each, as in the answers of slurmctld.
     A stretch that no ingest has read, or only a part of it, is left out: it is unknown, not 0.
     The present stretch counts if the last ingest is at most ten minutes old.
     """
@@ -272,17 +321,17 @@ def _ledger_curve(
                      if gap_end < known_to)  # fmt: skip
         if not is_read or in_gap:
             continue
-        rows = found[at]
-        used = {row.gpu_type: row.used for row in rows if row.used is not None}
-        curve.append(
-            HeldGpus(
-                begin,
-                max(end - begin, 1.0),
-                {row.gpu_type: row.held for row in rows},
-                used or None,
-                {row.gpu_type: row.measured for row in rows},
-            )
-        )
+        held: dict[str, float] = defaultdict(float)
+        used: dict[str, float] = defaultdict(float)
+        measured: dict[str, float] = defaultdict(float)
+        for row in found[at]:
+            name, weight = types.get(row.gpu_type, SlurmType(row.gpu_type, 1.0))
+            held[name] += row.held / weight
+            measured[name] += row.measured / weight
+            if row.used is not None:
+                used[name] += row.used / weight
+        seconds = max(end - begin, 1.0)
+        curve.append(HeldGpus(begin, seconds, dict(held), dict(used) or None, dict(measured)))
     return tuple(curve)
 
 
@@ -301,12 +350,12 @@ def _ledger_source(meta: Any) -> str:
     return f"{meta.source}; {age}"
 
 
-def _current_use(cluster: Cluster) -> CurrentUse:
-    """Count GPUs and CPUs of all nodes, and those that pending jobs request."""
+def _current_use(cluster: Cluster) -> tuple[Sequence[NodeRow], CurrentUse]:
+    """Read all nodes; count their GPUs and CPUs, and the GPUs that pending jobs request."""
     nodes = read_nodes(cluster.slurm).rows
     queue = cluster.queue().rows
     cpus = sum(node.cpus for node in nodes), sum(node.cpus_allocated for node in nodes)
-    return CurrentUse(*gpus_by_type(nodes), gpus_wanted(queue), *cpus)
+    return nodes, CurrentUse(*gpus_by_type(nodes), gpus_wanted(queue), *cpus)
 
 
 def gpus_by_type(nodes: Iterable[NodeRow]) -> tuple[dict[str, int], dict[str, int]]:

@@ -108,7 +108,7 @@ def _load_restarts(asker: ClusterReader, job_id: str) -> tuple[RunRecord, ...]:
 def _explain(asker: ClusterReader, job_id: str) -> Explanation:
     from slurmkit.diagnose.explain import explain  # noqa: PLC0415 - much of the library, seldom used
 
-    return explain(asker.cluster, job_id)
+    return explain(asker.cluster, job_id, probe=True)
 
 
 def _read_script(asker: ClusterReader, job_id: str) -> str:
@@ -125,9 +125,11 @@ def _read_log_piece(asker: ClusterReader, path: str, begin: str, length: str) ->
 
 def _plan(asker: ClusterReader, spec: str) -> Plan:
     """Plan a job; `spec` is a JobSpec as JSON."""
-    from slurmkit.planning.planner import plan  # noqa: PLC0415 - much of the library, for the form alone
+    # Much of the library, for the form alone.
+    from slurmkit.planning.planner import plan, with_past_waits  # noqa: PLC0415
 
-    return plan(msgspec.json.decode(spec, type=JobSpec), asker.cluster)
+    planned = plan(msgspec.json.decode(spec, type=JobSpec), asker.cluster)
+    return with_past_waits(planned, asker.cluster)
 
 
 def _read_cluster_data(asker: ClusterReader, age: str = "") -> ClusterData:

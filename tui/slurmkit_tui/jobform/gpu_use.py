@@ -13,6 +13,7 @@ import msgspec
 
 from slurmkit.formats.display import spark_signs
 from slurmkit.state.gpumap_model import Gpu
+from slurmkit.state.nodes import NodeRow
 
 RECENT_SECONDS = 3600  # of the curve of a running job
 _COLUMNS = 12  # of that curve
@@ -90,6 +91,39 @@ class GpusNow(msgspec.Struct, frozen=True):
                 found[row.job_id].append(row)
         return dict(found)
 
+    def by_type(self, cluster: str | None, nodes: Iterable[NodeRow]) -> dict[str | None, UsedGpus]:
+        """Return how many of the held GPUs of a cluster work, by type; None for untyped ones.
+
+        A GPU that several jobs share is left out, as not all of them may be known; so is one of
+        which Slurm does not say the type, or that no job holds any more.
+
+        Args:
+            cluster: its name; None for the only one.
+            nodes: all nodes.
+        """
+        newest: dict[str, dict[int, GpuNow]] = defaultdict(dict)
+        for row in self.rows:
+            of_node = newest[row.node] if cluster in (None, row.cluster) else {}
+            if row.index is not None and (
+                row.index not in of_node or row.age < of_node[row.index].age
+            ):
+                of_node[row.index] = row
+        known: dict[str | None, list[GpuNow]] = defaultdict(list)
+        for node in nodes:
+            types = _types_of_held(node) if node.name in newest else {}
+            for index, type_ in types.items():
+                gpu = newest[node.name].get(index)
+                if gpu and gpu.utilisation is not None and not gpu.shared and gpu.age <= _LOST:
+                    known[type_].append(gpu)
+        return {
+            type_: UsedGpus(
+                sum(gpu.utilisation or 0.0 for gpu in gpus) / 100,
+                len(gpus),
+                self.taken - max(gpu.age for gpu in gpus),
+            )
+            for type_, gpus in known.items()
+        }
+
     def by_gpu(
         self, cluster: str | None, gpus: Iterable[Gpu], now: float
     ) -> dict[tuple[str, int], GpuActivity]:
@@ -118,6 +152,35 @@ class GpusNow(msgspec.Struct, frozen=True):
             if gpu.index is not None and known and not is_partial:
                 found[gpu.node, gpu.index] = _together(known, passed)
         return found
+
+
+class UsedGpus(NamedTuple):
+    """How many of the measured GPUs work: each counts with its utilisation.
+
+    Attributes:
+        used: sum of utilisations; two GPUs at 50 % are 1.
+        measured: number of GPUs.
+        oldest: epoch seconds of the oldest sample.
+    """
+
+    used: float
+    measured: int
+    oldest: float
+
+    def is_recent(self, now: float) -> bool:
+        """Return whether it says something about now."""
+        return now - self.oldest <= _LOST
+
+
+def _types_of_held(node: NodeRow) -> dict[int, str | None]:
+    """Return the type of each held GPU by its index, as far as Slurm says which are held."""
+    only = {gpus.type for gpus in node.gpus}
+    found: dict[int, str | None] = {}
+    for use in node.uses:
+        if use.name == "gpu" and (use.type is not None or len(only) == 1):
+            type_ = next(iter(only)) if len(only) == 1 else use.type
+            found.update(dict.fromkeys(use.indices or (), type_))
+    return found
 
 
 class GpuActivity(NamedTuple):

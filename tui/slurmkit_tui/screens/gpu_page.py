@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -17,6 +18,7 @@ from slurmkit.formats.tres import gpu_types
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.jobform.gpu_use import GpuOfJob, GpusOfJob, RunOfJob
 from slurmkit_tui.widgets.gpu_curves import (
+    CURVE_CLASSES,
     CurveFrame,
     GpuCurves,
     frame_of,
@@ -26,7 +28,7 @@ from slurmkit_tui.widgets.gpu_curves import (
 )
 
 _MOST = 64  # GPUs with curves; the ledger gives no more
-_AT_ONCE = 2  # GPUs drawn in one frame
+_AT_ONCE = 2  # GPUs that are added in one frame
 _NAMED = 4  # idle GPUs by name
 
 
@@ -34,6 +36,7 @@ class GpuPage(VerticalScroll):
     """What the GPUs of a job do: words about a run, curves of each GPU, and one time axis."""
 
     BINDINGS: ClassVar[list[BindingType]] = key_bindings("gpu-page")
+    COMPONENT_CLASSES: ClassVar[set[str]] = CURVE_CLASSES
 
     def __init__(self) -> None:
         super().__init__(id="gpus", can_focus=True)
@@ -41,7 +44,8 @@ class GpuPage(VerticalScroll):
         self._back = 0  # runs before the last one
         self._taken = 0.0
         self._tres = ""
-        self._waiting: Sequence[tuple[int, GpuOfJob, CurveFrame]] = ()  # not drawn yet
+        self._waiting: Sequence[tuple[int, GpuOfJob, CurveFrame]] = ()  # not there yet
+        self._unplotted: list[GpuCurves] = []
 
     def compose(self) -> ComposeResult:
         """Keep the words at the top and the time axis at the bottom, whatever is scrolled."""
@@ -91,21 +95,38 @@ class GpuPage(VerticalScroll):
         for widget in list(self.query(GpuCurves))[len(shown) :]:
             widget.display = False
         self._waiting = [(at, gpu, frame) for at, gpu in enumerate(shown)]
-        self._draw_some()
+        self._show_some()
         axis.update(time_axis(frame, self.content_size.width) if shown else "")
 
-    def _draw_some(self) -> None:
-        """Draw two more GPUs in this frame; one takes up to 10 ms."""
+    def _show_some(self) -> None:
+        """Show two more GPUs in this frame."""
         widgets = list(self.query(GpuCurves))
         for at, gpu, frame in self._waiting[:_AT_ONCE]:
             if at < len(widgets):
                 widgets[at].display = True
                 widgets[at].show(gpu, frame)
             else:
-                self.mount(GpuCurves(gpu, frame))
+                self.mount(GpuCurves(gpu, frame, self))
         self._waiting = self._waiting[_AT_ONCE:]
         if self._waiting:
-            self.call_after_refresh(self._draw_some)
+            self.call_after_refresh(self._show_some)
+
+    @on(GpuCurves.Unplotted)
+    def _plot_later(self, message: GpuCurves.Unplotted) -> None:
+        message.stop()
+        if message.curves not in self._unplotted:
+            self._unplotted.append(message.curves)
+            if len(self._unplotted) == 1:
+                self.call_next(self._plot_next)
+
+    def _plot_next(self) -> None:
+        """Draw the curves of one GPU, of one that is on the screen if there is one."""
+        on_screen = (each for each in self._unplotted if self.region.overlaps(each.region))
+        curves = next(on_screen, self._unplotted[0])
+        curves.plot()
+        self._unplotted.remove(curves)
+        if self._unplotted:
+            self.call_after_refresh(self._plot_next)
 
     def on_resize(self) -> None:
         """Fit the time axis to the new width."""

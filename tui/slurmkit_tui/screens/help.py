@@ -26,7 +26,7 @@ from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.base import View
 from slurmkit_tui.views.gpus import USE_MEANINGS
-from slurmkit_tui.views.home import HomeBox
+from slurmkit_tui.views.home_boxes import HomeBox
 from slurmkit_tui.widgets.dialogs import TextDialog, key_names
 from slurmkit_tui.widgets.gpu_grid import GpuGrid
 from slurmkit_tui.widgets.log_view import LogView
@@ -175,7 +175,7 @@ def jump_targets(app: AppHost) -> list[JumpTarget]:
 def _tabs(app: AppHost) -> Iterator[JumpTarget]:
     tabs, x = app.main.query_one(Tabs), 0
     line = tabs.region
-    for name, word in tabs.words(line.width).items():
+    for name, word in tabs.tab_texts(line.width).items():
         yield JumpTarget(line.x + x, line.y, partial(app.action_view, name))
         x += len(word)
     if app.view.filters_rows:

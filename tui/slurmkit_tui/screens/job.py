@@ -260,8 +260,8 @@ class JobTabs(TabLine):
         heading = f" Job {printable(screen.job_id)}  "
         super().__init__("", heading=heading, id="job-tabs")
 
-    def words(self, room: int) -> dict[str, str]:
-        """See `TabLine.words`."""
+    def tab_texts(self, room: int) -> dict[str, str]:
+        """See `TabLine.tab_texts`."""
         del room
         return {name: f" {self._key(title)} {title} " for name, title in TABS.items()}
 

@@ -43,18 +43,18 @@ class TabLine(Static):
     def render(self) -> Content:
         """Draw the heading and the tabs."""
         styles = {self._current: "$primary bold reverse"}
-        words = self.words(self.size.width)
+        words = self.tab_texts(self.size.width)
         tabs = ((words[each], styles.get(each, "$quiet")) for each in words)
         return Content.assemble((self._heading, "$primary bold"), *tabs)
 
-    def words(self, room: int) -> dict[str, str]:
+    def tab_texts(self, room: int) -> dict[str, str]:
         """Return the text of each tab, for `room` cells."""
         raise NotImplementedError
 
     def on_click(self, event: events.Click) -> None:
         """Post the tab under the mouse."""
         right = cell_len(self._heading)
-        for tab, words in self.words(self.size.width).items():
+        for tab, words in self.tab_texts(self.size.width).items():
             left, right = right, right + cell_len(words)
             if left <= event.x < right:
                 self.post_message(self.Clicked(tab))
@@ -63,8 +63,8 @@ class TabLine(Static):
 class Tabs(TabLine):
     """The first line: the views with their digits."""
 
-    def words(self, room: int) -> dict[str, str]:
-        """See `TabLine.words`; without room for the titles, only the digits."""
+    def tab_texts(self, room: int) -> dict[str, str]:
+        """See `TabLine.tab_texts`; without room for the titles, only the digits."""
         wide = {each.name: f" {each.key} {each.title} " for each in VIEWS}
         close = {each.name: f" {each.key} {each.title}" for each in VIEWS}
         for words in (wide, close):

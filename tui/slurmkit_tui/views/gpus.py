@@ -55,6 +55,7 @@ USE_MEANINGS = {
     IDLE: "held, at 0% for 15 minutes or longer",
     UNKNOWN: "held, use unknown",
 }
+_LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
 _LEAST_LINES = 2  # of holders, on any screen
 _MORE = 14  # cells of `and 1234 more`, and a blank
 
@@ -363,23 +364,29 @@ class GpusView(View):
         meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in drawn.marks]
         marks = pack_entries(meanings, width, len(meanings))
         taken = 1 + len(drawn.lines) + len(marks) + 1  # header, nodes, marks, filter line
+        free = max(_LEAST_LINES, self.size.height - taken)
+        # With 8,000 jobs, making all of their entries would take longer than drawing the map.
+        most = free * (width // _LEAST_ENTRY + 1)
         holders = [
             Content.assemble(
                 (each.sign, self.grid.colour(each.sign)), f" {printable(each.name)}: {each.gpus}   "
             )
-            for each in drawn.legend
+            for each in drawn.legend[:most]
         ]
-        free = max(_LEAST_LINES, self.size.height - taken)
-        return Content("\n").join([*pack_entries(holders, width, free), *marks])
+        further = max(len(drawn.legend) - most, 0)
+        return Content("\n").join([*pack_entries(holders, width, free, further), *marks])
 
 
-def pack_entries(entries: Sequence[Content], width: int, most: int) -> list[Content]:
+def pack_entries(
+    entries: Sequence[Content], width: int, most: int, further: int = 0
+) -> list[Content]:
     """Put as many entries as fit on lines; the last line counts the entries left out.
 
     Args:
         entries: texts that are not broken.
         width: cells of a line.
         most: largest number of lines.
+        further: number of entries that are not given, since no line has room for them.
     """
     lines: list[list[Content]] = [[]]
     used = 0  # cells of the last line
@@ -390,7 +397,7 @@ def pack_entries(entries: Sequence[Content], width: int, most: int) -> list[Cont
         lines[-1].append(entry)
         used += len(entry)
     shown = lines[:most]
-    left_out = sum(map(len, lines[most:]))
+    left_out = sum(map(len, lines[most:])) + further
     while left_out and len(shown[-1]) > 1 and sum(map(len, shown[-1])) + _MORE > width:
         shown[-1].pop()
         left_out += 1

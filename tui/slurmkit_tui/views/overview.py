@@ -18,7 +18,7 @@ from slurmkit.state.nodes import NodesSnapshot
 from slurmkit.state.queue_rows import pending_reason
 from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve
-from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpuNow, GpusNow
+from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpuNow, GpusNow, UsedGpus
 from slurmkit_tui.jobform.my_jobs import MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession
 
@@ -79,6 +79,7 @@ class Overview(NamedTuple):
     Attributes:
         sources: by the field of `HomeQuestions`; `ended` without an answer of sacct is missing.
         gpus: by type, the one with the most GPUs first.
+        used: how many of the held GPUs work, by type; None for untyped ones, as in `gpus`.
         wanted: GPUs that pending jobs request; None is unknown.
         curve: the last 24 hours.
         curve_note: why the ledger's part of the curve is missing; empty when it is there.
@@ -87,12 +88,13 @@ class Overview(NamedTuple):
         failed: my jobs that failed since `since`, latest first.
         since: when the person last saw Home; None if unknown: then of the last two days.
         now: epoch seconds.
-        budgets: rows of `report budget`.
+        budgets: rows of balances and of `report budget`, see `LedgerUsage`.
         attention: the most urgent first.
     """
 
     sources: Mapping[str, Source]
     gpus: tuple[GpuCounts, ...]
+    used: Mapping[str | None, UsedGpus]
     wanted: int | None
     curve: GpuCurve
     curve_note: str
@@ -109,8 +111,49 @@ class Overview(NamedTuple):
         return all(self.sources[name].taken is not None for name in names)
 
 
+class JobRowsMaker:
+    """Makes the rows of my jobs once for each answer, though Home is made anew for every box.
+
+    It counts the used GPUs, too.
+    """
+
+    def __init__(self) -> None:
+        self._counted_of: tuple[NodesSnapshot, GpusNow, str | None] | None = None
+        self._used: dict[str | None, UsedGpus] = {}
+        self._made_of: tuple[MyJobs, GpusNow | None, str | None] | None = None
+        self._rows: tuple[MyJobRow, ...] = ()
+
+    def make(
+        self, queue: MyJobs | None, gpus_now: GpusNow | None, cluster: str | None
+    ) -> tuple[MyJobRow, ...]:
+        """Return the rows of my jobs in the queue, with what their GPUs do."""
+        if queue is None:
+            return ()
+        of = self._made_of
+        if of is None or of[0] is not queue or of[1] is not gpus_now or of[2] != cluster:
+            in_queue = msgspec.structs.replace(queue, ended=())
+            self._rows = my_job_rows(in_queue, gpus=gpus_now, cluster=cluster)
+            self._made_of = queue, gpus_now, cluster
+        return self._rows
+
+    def count_used(
+        self, nodes: NodesSnapshot | None, gpus_now: GpusNow | None, cluster: str | None
+    ) -> dict[str | None, UsedGpus]:
+        """Return how many of the held GPUs work, by type; see `GpusNow.by_type`."""
+        if nodes is None or gpus_now is None:
+            return {}
+        of = self._counted_of
+        if of is None or of[0] is not nodes or of[1] is not gpus_now or of[2] != cluster:
+            self._used = gpus_now.by_type(cluster, nodes.rows)
+            self._counted_of = nodes, gpus_now, cluster
+        return self._used
+
+
 def make_overview(
-    answer: FeedAnswer | None, session: ClusterSession, asks: HomeQuestions
+    answer: FeedAnswer | None,
+    session: ClusterSession,
+    asks: HomeQuestions,
+    rows: JobRowsMaker | None = None,
 ) -> Overview:
     """Put the last answers together.
 
@@ -118,6 +161,7 @@ def make_overview(
         answer: about my jobs in the queue; None while there is none.
         session: has the answers to the further questions, and why there are none.
         asks: the questions.
+        rows: makes the rows of my jobs, and knows the last ones.
     """
     last = {name: session.last_answer(ask) for name, ask in asks._asdict().items()}
     answers = {name: each.answer for name, each in last.items()} | {"mine": answer}
@@ -135,13 +179,14 @@ def make_overview(
     nodes: NodesSnapshot | None = values.get("nodes")
     counts = count_gpus(nodes.rows) if nodes else ()
     gpus_now: GpusNow | None = values.get("gpus_now")
-    in_queue = queue and msgspec.structs.replace(queue, ended=())
-    jobs = my_job_rows(in_queue, gpus=gpus_now, cluster=session.cluster) if in_queue else ()
+    maker = rows or JobRowsMaker()
+    jobs = maker.make(queue, gpus_now, session.cluster)
     ledger, usage, now = values.get("utilization"), values.get("usage"), session.clock()
     history, span = session.history, SPANS["24h"]
     overview = Overview(
         sources=sources,
         gpus=tuple(sorted(counts, key=lambda each: (-each.total, each.type or ""))),
+        used=maker.count_used(nodes, gpus_now, session.cluster),
         wanted=history.wanted,
         curve=make_curve(
             ledger.curve if ledger else (),
@@ -267,4 +312,5 @@ def _tight_budget(row: Mapping[str, Any]) -> str:
     used, of = row.get("gpu_hours_used"), row.get("gpu_hours_budget")
     if used is None or not of or used < _NEARLY_USED * of:
         return ""
-    return f"budget of {row.get('pi')}: {format_number(max(0.0, of - used))} GPU-hours left"
+    whose, unit = row.get("holder") or row.get("pi"), row.get("unit") or "GPU-hours"
+    return f"budget of {whose}: {format_number(max(0.0, of - used))} {unit} left"

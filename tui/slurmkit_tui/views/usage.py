@@ -99,7 +99,9 @@ def _budget(row: Row) -> str:
     used, of, left = (_amount(row.get(f"gpu_hours_{name}")) for name in ("used", "budget", "left"))
     ends = f"; runs out {row['runs_out']} at this rate" if row.get("runs_out") else ""
     span = f"{row.get('from')} to {row.get('to')}"
-    return f"budget of {row.get('pi')}, {span}: {used} of {of} GPU-hours used, {left} left{ends}"
+    whose, unit = row.get("holder") or row.get("pi"), row.get("unit") or "GPU-hours"
+    mine = f" ({_amount(row['mine'])} by you)" if "mine" in row else ""
+    return f"budget of {whose}, {span}: {used} of {of} {unit} used{mine}, {left} left{ends}"
 
 
 def _amount(hours: float | None) -> str:

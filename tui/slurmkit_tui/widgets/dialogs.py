@@ -28,7 +28,7 @@ _CLOSE = Binding("escape,enter", "dismiss", "Close")
 _PRETTY = {
     "slash": "/", "question_mark": "?", "pageup": "PgUp", "pagedown": "PgDn", "asterisk": "*",
     "less_than_sign": "<", "greater_than_sign": ">", "comma": ",", "full_stop": ".",
-    "left_square_bracket": "[", "right_square_bracket": "]", "colon": ":",
+    "left_square_bracket": "[", "right_square_bracket": "]", "colon": ":", "super": "Cmd",
 }  # fmt: skip
 _MOST = 12  # commands shown of many
 _LONGEST = 1200  # characters shown of all commands together

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
+from textual.message import Message
 from textual.widget import Widget
 
 from slurmkit.formats.display import format_number, printable
-from slurmkit_tui import themes
+from slurmkit.formats.memory import format_memory_use
 from slurmkit_tui.jobform.gpu_use import GpuOfJob, RunOfJob, UsePoint
+from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.widgets.plots import load_plotter
 from slurmkit_tui.widgets.table import fit_text
 
@@ -86,9 +88,7 @@ def _use_caption(gpu: GpuOfJob) -> str:
 
 
 def _memory_caption(gpu: GpuOfJob) -> str:
-    most, total = _gib(gpu.memory_mib), _gib(gpu.memory_total_mib)
-    of = "" if total is None else f" of {total:.0f}"
-    return "memory ?" if most is None else f"memory {most:.1f}{of} GiB"
+    return f"memory {format_memory_use(gpu.memory_mib, gpu.memory_total_mib)}"
 
 
 def _power_caption(gpu: GpuOfJob) -> str:
@@ -130,17 +130,30 @@ def gpu_notes(gpu: GpuOfJob) -> Iterator[tuple[str, str]]:
         yield "no curve is kept", "curve--quiet"
 
 
+# The page has them, once for all its GPUs: Textual styles those of each widget again with a focus.
+CURVE_CLASSES = {
+    "curve--use", "curve--memory", "curve--power", "curve--axis", "curve--unknown",
+    "curve--name", "curve--warn", "curve--quiet",
+}  # fmt: skip
+
+
 class GpuCurves(Widget):
-    """One GPU: its name, what is to be said about it, and its three curves."""
+    """One GPU: its name, what is to be said about it, and its three curves.
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "curve--use", "curve--memory", "curve--power", "curve--axis", "curve--unknown",
-        "curve--name", "curve--warn", "curve--quiet",
-    }  # fmt: skip
+    Its curves take 10 ms. So it asks the page to have them drawn, one GPU after another.
+    """
 
-    def __init__(self, gpu: GpuOfJob, frame: CurveFrame) -> None:
+    class Unplotted(Message):
+        """The curves on the screen are not drawn yet, or are older ones."""
+
+        def __init__(self, curves: GpuCurves) -> None:
+            super().__init__()
+            self.curves = curves
+
+    def __init__(self, gpu: GpuOfJob, frame: CurveFrame, page: Widget) -> None:
         super().__init__()
-        self._gpu, self._frame = gpu, frame
+        self._gpu, self._frame, self._page = gpu, frame, page
+        self._plotted: _Plots | None = None
 
     def show(self, gpu: GpuOfJob, frame: CurveFrame) -> None:
         """Show other values; the same ones are not drawn again."""
@@ -166,17 +179,42 @@ class GpuCurves(Widget):
         cells = (fit_text(words, width) for words, width in zip(captions, wide, strict=True))
         text.append("\n" + " ".join(cells))
         if gpu.points:
-            plots = [
-                self._plot(each, width).split("\n")
-                for each, width in zip(MEASURES, wide, strict=True)
-            ]
-            for row in zip(*plots, strict=True):
+            if self.is_unplotted:
+                self.post_message(self.Unplotted(self))
+            plotted = self._plotted
+            fits = plotted is not None and plotted.of.size == self._wanted_plots().size
+            for row in plotted.rows if plotted and fits else [Text()] * self._frame.rows:
                 text.append("\n")
-                text.append_text(Text(" ").join(map(Text.from_ansi, row)))
+                text.append_text(row)
         return text
 
+    @property
+    def is_unplotted(self) -> bool:
+        """Whether it has curves, and those that are drawn are not the ones to show."""
+        drawn = self._plotted is not None and self._plotted.of == self._wanted_plots()
+        return bool(self._gpu.points) and not drawn
+
+    def plot(self) -> None:
+        """Draw the curves, if those that are drawn are not the ones to show."""
+        if not self.is_unplotted:
+            return
+        wanted = self._wanted_plots()
+        widths = plot_widths(self.size.width)
+        plots = [
+            self._plot(each, width).split("\n")
+            for each, width in zip(MEASURES, widths, strict=True)
+        ]
+        rows = [Text(" ").join(map(Text.from_ansi, row)) for row in zip(*plots, strict=True)]
+        self._plotted = _Plots(wanted, rows)
+        self.refresh()
+
+    def _wanted_plots(self) -> _PlotsOf:
+        colours = tuple(self._rgb(name) for name in sorted(CURVE_CLASSES))
+        size = self.size.width, self._frame.rows
+        return _PlotsOf(size, self._gpu, self._frame, colours, has_plain_signs())
+
     def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+        return self._page.get_component_rich_style(name, partial=True)
 
     def _plot(self, measure: Measure, width: int) -> str:
         count = 2 * (width - _LABEL - 1)
@@ -192,7 +230,7 @@ class GpuCurves(Widget):
         plotter.yaxes(left=True, right=False)
         plotter.ticks_color(self._rgb("curve--axis"))
         plotter.xlim(0, len(columns) - 1)
-        plain = themes.has_plain_signs()
+        plain = has_plain_signs()
         # The number at half of the lowest line, so that half of the top fills half of the plot.
         least = top / (self._frame.rows if plain else 2 * self._frame.rows)
         plotter.ylim(least, top)
@@ -210,7 +248,24 @@ class GpuCurves(Widget):
         return max(_gib(self._gpu.memory_total_mib) or _gib(self._gpu.memory_mib) or 0.0, 1.0)
 
     def _rgb(self, name: str) -> tuple[int, int, int]:
-        return self.get_component_styles(name).color.rgb
+        return self._page.get_component_styles(name).color.rgb
+
+
+class _PlotsOf(NamedTuple):
+    """What the curves of a GPU depend on: width and rows, the values, colours and signs."""
+
+    size: tuple[int, int]
+    gpu: GpuOfJob
+    frame: CurveFrame
+    colours: tuple[tuple[int, int, int], ...]
+    plain: bool
+
+
+class _Plots(NamedTuple):
+    """The drawn curves of a GPU, by row."""
+
+    of: _PlotsOf
+    rows: list[Text]
 
 
 class _AreaSigns(NamedTuple):

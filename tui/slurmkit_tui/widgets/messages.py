@@ -64,7 +64,7 @@ class AskingScreen(Protocol):
 
     @property
     def targets(self) -> Sequence[Any]:
-        """What actions apply to: the job on the screen; empty until it is read."""
+        """The targets of actions: the job on the screen; empty until it is read."""
 
     def take(self, message: ScreenAnswered, at: float) -> None:
         """Show an answer that arrived at `at`, in epoch seconds."""

@@ -30,7 +30,8 @@ from slurmkit_tui.themes import has_plain_signs
 SIGNS = "█▓▒░"  # of the types of GPUs
 # Sign and style; on the map of GPUs, too, a dot is a free GPU, and a cross is one of a closed node.
 FREE, STRANDED, CLOSED = ("·", "$success"), ("-", "$warning"), ("×", "$error")
-_THERE, _USED, _WANTED, _UNKNOWN, _CURSOR = "─═•?│"
+USED = ("═", "$success")  # of the held GPUs
+_THERE, _WANTED, _UNKNOWN, _CURSOR = "─•?│"
 _UNKNOWN_WORD = "unknown"  # where there is room for it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEAST_ROWS = 4  # of a plot; below that nothing can be read from it
@@ -184,7 +185,7 @@ class GpuPlot(Widget):
         if any(value is not None for value in curve.there):
             parts.append((f"{_THERE} all  ", "$foreground"))
         if any(value is not None for value in curve.used):
-            parts.append((f"{_USED} used  ", "$success"))
+            parts.append((f"{USED[0]} used  ", USED[1]))
         wanted = max((value for value in curve.wanted if value is not None), default=None)
         if wanted is not None:
             most = f", up to {wanted:,.0f}" if wanted > curve_top(curve) else ""
@@ -237,7 +238,7 @@ class GpuPlot(Widget):
         self._draw_held(plotter, curve, columns, top / rows / 2)
         for values, sign, name in (
             (curve.there, _THERE, "plot--there"),
-            (curve.used, _USED, "plot--used"),
+            (curve.used, USED[0], "plot--used"),
             (curve.wanted, _WANTED, "plot--wanted"),
         ):
             known = [(x, value) for x in columns if (value := values[int(x)]) is not None]
@@ -288,9 +289,22 @@ class GpuPlot(Widget):
             points = [(x, sum(values[int(x)] or 0.0 for values in below)) for x in columns]
             for is_drawn, run in groupby(points, key=lambda point: point[1] >= least):
                 if is_drawn:
-                    xs, sums = zip(*run, strict=True)
+                    xs, sums = zip(*_ends_of_levels(list(run)), strict=True)
                     plotter.plot(list(xs), list(sums), fillx=True, marker=SIGNS[at],
                                  color=self._colour(f"holder--{at}"))  # fmt: skip
+
+
+def _ends_of_levels(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the first and the last point of each level part; plotext draws the line between.
+
+    It would fill below each point by itself, and compares each with all others.
+    """
+    last = len(points) - 1
+    return [
+        point
+        for at, point in enumerate(points)
+        if at in (0, last) or not points[at - 1][1] == point[1] == points[at + 1][1]
+    ]
 
 
 def _unknown_runs(curve: GpuCurve) -> list[range]:

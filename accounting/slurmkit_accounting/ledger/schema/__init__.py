@@ -5,6 +5,13 @@ A change here comes with a new revision in `migrations/versions/` and a new `REV
 
 from __future__ import annotations
 
+from slurmkit_accounting.ledger.schema.allocations import (
+    allocation_entries,
+    allocation_limit_outcomes,
+    allocation_limits,
+    allocations,
+)
+from slurmkit_accounting.ledger.schema.benchmarks import benchmark_results
 from slurmkit_accounting.ledger.schema.gpu_use import (
     gpu_capacity,
     gpu_curves,
@@ -12,7 +19,12 @@ from slurmkit_accounting.ledger.schema.gpu_use import (
     gpu_samples,
     gpu_use,
 )
-from slurmkit_accounting.ledger.schema.job_mail import job_events, mail_settings
+from slurmkit_accounting.ledger.schema.notices import (
+    job_events,
+    mail_settings,
+    mailings,
+    task_runs,
+)
 from slurmkit_accounting.ledger.schema.people import (
     coordinators,
     departments,
@@ -25,6 +37,8 @@ from slurmkit_accounting.ledger.schema.people import (
     people,
     people_syncs,
     pi_overrides,
+    portal_deputies,
+    portal_views,
     uids,
     usernames,
 )
@@ -53,7 +67,6 @@ from slurmkit_accounting.ledger.schema.runs import (
     steps,
     suspensions,
 )
-from slurmkit_accounting.ledger.schema.tasks import mailings, task_runs
 from slurmkit_accounting.ledger.schema.types import REVISION, VERSION_TABLE, Unsigned64, metadata
 from slurmkit_accounting.ledger.schema.usage import (
     DAY,
@@ -83,6 +96,11 @@ __all__ = [
     "UNREAD",
     "VERSION_TABLE",
     "Unsigned64",
+    "allocation_entries",
+    "allocation_limit_outcomes",
+    "allocation_limits",
+    "allocations",
+    "benchmark_results",
     "closed_usage",
     "closings",
     "clusters",
@@ -108,6 +126,8 @@ __all__ = [
     "people",
     "people_syncs",
     "pi_overrides",
+    "portal_deputies",
+    "portal_views",
     "reclaim_acts",
     "reclaim_keeps",
     "reclaim_outcomes",

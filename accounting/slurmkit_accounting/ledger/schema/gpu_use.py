@@ -52,7 +52,8 @@ gpu_use = Table(
     Column("pci", Text, nullable=False),
     number_column("index", nullable=True),
     Column("mig", Text, nullable=False),
-    # `exporter`, `prometheus` or `jobstats`.
+    # `exporter`, `prometheus`, `jobstats`; `prometheus_running` for what Prometheus said while the
+    # run went on.
     Column("source", Text, nullable=False),
     Column("shared", Boolean, nullable=False),
     seconds_column("interval"),

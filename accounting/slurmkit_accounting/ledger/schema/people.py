@@ -1,13 +1,26 @@
-"""Tables of people and groups over time; `valid_to` NULL means still valid."""
+"""Tables of people and groups over time, of deputies, and of who looked at whose runs.
+
+`valid_to` NULL means still valid.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from slurmkit_accounting.ledger.schema.types import (
     foreign_key_column,
     id_column,
     metadata,
+    number_column,
     seconds_column,
 )
 
@@ -95,3 +108,47 @@ departments = _dated_table("departments", _person_column(), _text_column("depart
 # Every time at which people, groups, overrides or coordinators changed. An era lasts from one of
 # these times to the next; the usage key of a run has the era of its submission.
 eras = Table("eras", metadata, Column("at", BigInteger, primary_key=True, autoincrement=False))
+
+# A deputy sees what the PI sees as PI: the runs charged to the PI. Each row has an end. A deputy
+# who is ended early gets that moment as `valid_to`, and `ended_by`.
+portal_deputies = Table(
+    "portal_deputies",
+    metadata,
+    id_column(),
+    Column("pi_id", BigInteger, ForeignKey("people.id"), nullable=False),
+    Column("deputy_id", BigInteger, ForeignKey("people.id"), nullable=False),
+    seconds_column("valid_from"),
+    seconds_column("valid_to"),
+    # User names; `ended_by` is empty while nobody has ended it early.
+    Column("named_by", Text, nullable=False),
+    Column("ended_by", Text, nullable=False),
+)
+Index("portal_deputies_by_deputy", portal_deputies.c.deputy_id)
+Index("portal_deputies_by_pi", portal_deputies.c.pi_id)
+
+# One row for a viewer, a page and the owner of the runs it showed, for each day (UTC).
+portal_views = Table(
+    "portal_views",
+    metadata,
+    id_column(),
+    Column("day", Text, nullable=False),
+    number_column("viewer_uid"),
+    Column("viewer", Text, nullable=False),
+    # The user whom an operator saw as; empty for a view of one's own.
+    Column("seen_as", Text, nullable=False),
+    # `runs`, `job`, `evidence` or `see as`.
+    Column("page", Text, nullable=False),
+    # The owner's user name as the page showed it; whose they are: a person, or a uid that the
+    # directory did not know.
+    Column("subject", Text, nullable=False),
+    Column("person_id", BigInteger, ForeignKey("people.id")),
+    number_column("uid", nullable=True),
+    seconds_column("first"),
+    seconds_column("last"),
+    number_column("views"),
+    UniqueConstraint(
+        "day", "viewer_uid", "seen_as", "page", "subject", name="portal_views_once_a_day"
+    ),
+)
+Index("portal_views_by_person", portal_views.c.person_id)
+Index("portal_views_by_uid", portal_views.c.uid)

@@ -155,6 +155,9 @@ Index(
     postgresql_where=HAS_DB_INDEX,
 )
 Index("runs_by_end", runs.c.end, runs.c.start)
+# PostgreSQL finds the begin of a text only by an index that compares it byte by byte.
+Index("runs_by_job_id", runs.c.job_id, postgresql_ops={"job_id": "text_pattern_ops"})
+Index("runs_by_user", runs.c.user, runs.c.end, runs.c.start)
 
 
 def _partial_index(name: str, *columns: Column[int], where: str) -> None:

@@ -1,10 +1,26 @@
-"""Metadata, column types and column helpers of all tables. Times are epoch seconds."""
+"""Metadata, column types and conditions of all tables. Times are epoch seconds."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Dialect, ForeignKey, Integer, MetaData, TypeDecorator
+from typing import Any
 
-REVISION = "0012"
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Dialect,
+    ForeignKey,
+    Integer,
+    MetaData,
+    TypeDecorator,
+    literal,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+REVISION = "0016"
 VERSION_TABLE = "ledger_version"
 _SIGN_BIT = 2**63
 
@@ -51,3 +67,38 @@ def seconds_column(name: str, *, nullable: bool = False) -> Column[int]:
 def number_column(name: str, *, nullable: bool = False) -> Column[int]:
     """Return a column of integers."""
     return Column(name, BigInteger, nullable=nullable)
+
+
+class _BeginsWith(FunctionElement[bool]):
+    type = Boolean()
+    inherit_cache = True
+    name = "begins_with"
+
+    def self_group(self, against: Any = None) -> ColumnElement[bool]:  # type: ignore[override]
+        """Return this itself: compared with true, as other functions are, no index serves it."""
+        del against
+        return self
+
+
+def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
+    """Return the condition that a text begins with another, which is not empty.
+
+    SQLite compares texts byte by byte, so it takes a range: LIKE ignores case there, and uses no
+    index. PostgreSQL compares them by its locale, so it takes LIKE, for which an index with
+    `text_pattern_ops` serves.
+    """
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    escaped = "".join(f"/{each}" if each in "/%_" else each for each in prefix)
+    return _BeginsWith(column, literal(prefix), literal(after), literal(f"{escaped}%"))
+
+
+@compiles(_BeginsWith)
+def _like(element: _BeginsWith, compiler: SQLCompiler, **given: Any) -> str:
+    column, _, _, pattern = (compiler.process(each, **given) for each in element.clauses)
+    return f"({column} LIKE {pattern} ESCAPE '/')"
+
+
+@compiles(_BeginsWith, "sqlite")
+def _range(element: _BeginsWith, compiler: SQLCompiler, **given: Any) -> str:
+    column, first, after, _ = (compiler.process(each, **given) for each in element.clauses)
+    return f"({column} >= {first} AND {column} < {after})"

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 from cutting_proxy import CuttingProxy
-from ssh_lab import Spool, Sshd
+from ssh_lab import Spool, Sshd, shared_sshd
 
 from slurmkit.errors import Refused, SentUnknown, SshError
 from slurmkit.jobs.backends.commands import SubmitOverrides
@@ -34,11 +34,7 @@ CUTS = int(os.environ.get("SLURMKIT_TEST_CUTS", "40"))
 SCRIPT = "#!/bin/bash\n#SBATCH --time=5\n" + "echo 'it''s \"here\" $HOME \\n ünï'\n" * 40 + "true\n"
 
 
-@pytest.fixture(scope="module")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    made = Sshd(tmp_path_factory.mktemp("sshd"))
-    yield made
-    made.close()
+assert shared_sshd  # a fixture
 
 
 class Lab:

@@ -71,6 +71,25 @@ def test_the_release_decides() -> None:
     assert "beside --sockets-per-node" in found.message
 
 
+@pytest.mark.parametrize("release", [(22, 5, 11), (24, 11, 5), (25, 5, 0)])
+def test_expedited_requeue_needs_a_release_that_has_it(release: tuple[int, ...]) -> None:
+    old = msgspec.structs.replace(capabilities(), release=release)
+    (found,) = options.expedited_requeue(request(old, requeue="expedite"))
+    version = ".".join(f"{part:02}" for part in release[:2])
+    assert found.severity == "error"
+    assert found.message == f"Slurm {version} does not know --requeue=expedite (since 25.11)"
+    assert not list(options.expedited_requeue(request(old, requeue=True)))
+
+
+def test_expedited_requeue_must_be_enabled() -> None:
+    new = msgspec.structs.replace(capabilities(), release=(25, 11, 0))
+    (found,) = options.expedited_requeue(request(new, requeue="expedite"))
+    assert (found.severity, found.code) == ("warning", "expedite-disabled")
+    enabled = with_config(SlurmctldParameters="idle_on_node_suspend,enable_expedited_requeue")
+    new = msgspec.structs.replace(enabled, release=(26, 5, 3))
+    assert not list(options.expedited_requeue(request(new, requeue="expedite")))
+
+
 def test_the_plugins_decide() -> None:
     bound = with_config(TaskPlugin="task/cgroup,task/affinity", TrackWCKey="yes")
     assert not list(options.binding_plugins(request(bound, **BOUND)))
@@ -89,3 +108,12 @@ def test_the_plugins_decide() -> None:
 def test_an_option_of_a_plugin_is_known() -> None:
     known = msgspec.structs.replace(capabilities(), container_options=("container-image",))
     assert not list(options.passed_on_options(request(known, options={"container-image": "x"})))
+
+
+def test_a_script_in_a_container_of_its_own_is_noted() -> None:
+    """Finding containers, missing 5: it was passed on unseen."""
+    known = msgspec.structs.replace(capabilities(), container_options=("container-image",))
+    asked = {"command": (), "script": "#!/bin/sh\nhostname\n"}
+    (found,) = options.passed_on_options(request(known, options={"container-image": "x"}, **asked))
+    assert (found.severity, found.code) == ("note", "container-of-script")
+    assert found.message.startswith("--container-image: pyxis starts the whole script")

@@ -26,7 +26,7 @@ from slurmkit.errors import BadConfig, BadInput
 from slurmkit.planning.planner import Plan, plan_offline
 from slurmkit.planning.preflight import inside
 from slurmkit.planning.preflight.inside import (
-    Found,
+    FaultyNodes,
     Preflight,
     Result,
     kept,
@@ -109,7 +109,7 @@ def test_the_json_of_nccl_tests_is_read() -> None:
     assert read(MEASURED % (0, "true", "158.400000")) == good
     wrong = read(MEASURED % (4, "false", "158.400000"))
     assert not wrong.good(0)
-    assert wrong.words == "158.4 GB/s, 4 wrong values"
+    assert wrong.summary == "158.4 GB/s, 4 wrong values"
     for broken in ("", "{", "[]", MEASURED % (0, "true", '"nan"'), '{"average_bus_bandwidth":1}'):
         assert read(broken).bandwidth is None
         assert read(broken).trouble
@@ -138,7 +138,7 @@ def test_one_bad_node_of_three_or_more_is_found_in_few_runs(
         return bad not in group or len(group) == 1
 
     found = locate(nodes, passes, alone=alone)
-    assert found == (Found((bad,)) if count > 2 else Found((), tuple(nodes)))
+    assert found == (FaultyNodes((bad,)) if count > 2 else FaultyNodes((), tuple(nodes)))
     assert len(set(runs)) <= most_runs(count)
 
 
@@ -154,7 +154,7 @@ def test_no_good_node_is_called_bad_and_no_bad_one_is_forgotten(
 
 
 def test_where_each_part_is_good_no_node_is_blamed() -> None:
-    assert locate(["a", "b", "c", "d"], lambda group: len(group) < 4, alone=True) == Found(())
+    assert locate(["a", "b", "c", "d"], lambda group: len(group) < 4, alone=True) == FaultyNodes(())
 
 
 def flight(measured: dict[str, Result], policy: str = "requeue") -> Preflight:
@@ -173,7 +173,7 @@ def test_the_verdict_names_the_node_and_what_it_gave() -> None:
     made = flight({"c3": Result(12.0)})
     nodes = ("c1", "c2", "c3", "c4")
     found = made.run(nodes)
-    assert found == Found(("c3",))
+    assert found == FaultyNodes(("c3",))
     assert made.verdict(nodes, found) == "c3 is bad: 12.0 GB/s with c1, at least 80.0 expected"
     assert made.leaves(nodes, found) == ("c3",)
 
@@ -187,7 +187,7 @@ def test_nothing_goes_back_where_all_are_slow(monkeypatch: pytest.MonkeyPatch) -
     assert "is too much expected?" in made.verdict(nodes, found)
     one = flight({"c1": Result(12.0)})
     found = one.run(("c1",))
-    assert found == Found(("c1",))
+    assert found == FaultyNodes(("c1",))
     assert one.leaves(("c1",), found) == ("c1",)
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(inside.MOST_REQUEUES))
     assert not one.leaves(("c1",), found)

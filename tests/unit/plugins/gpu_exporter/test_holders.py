@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -225,6 +226,37 @@ def test_a_job_holds_its_gpu_also_while_no_process_is_on_it(
     assert jobs.jobs_on(0, reading()) == ("42",)
     (tmp_path / "cgroup" / folder / "job_42").rmdir()
     assert jobs.jobs_on(0, reading()) == ()
+
+
+SCOPE = "system.slice/slurmstepd.scope"
+SLUID = "sEKNKTV3WPV500"
+
+
+def test_a_cgroup_named_by_sluid_has_the_job_of_its_slurmstepd(tmp_path: Path) -> None:
+    """Slurm 26.05 with cgroup/v2; the environment is the user's to change."""
+    in_cgroup(tmp_path, 7, f"0::/{SCOPE}/{SLUID}/step_0/user/task_0\n")
+    (tmp_path / "7" / "environ").write_bytes(b"SLURM_JOB_ID=99\0")
+    in_cgroup(tmp_path, 5, f"0::/{SCOPE}/{SLUID}/step_0/slurm\n", comm="slurmstepd")
+    (tmp_path / "5" / "cmdline").write_bytes(b"slurmstepd: [41.0]\0")
+    daemon = tmp_path / "cgroup" / SCOPE / SLUID / "step_0" / "slurm"
+    daemon.mkdir(parents=True)
+    jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path, tmp_path / "cgroup")
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("99",)  # slurmstepd is not seen
+    (daemon / "cgroup.procs").write_text("4\n5\n", "ascii")  # 4 has ended meanwhile
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
+    assert jobs.jobs_on(0, reading()) == ("41",)  # it holds the GPU until its cgroup is gone
+    shutil.rmtree(tmp_path / "cgroup" / SCOPE / SLUID)
+    assert jobs.jobs_on(0, reading()) == ()
+
+
+def test_records_are_all_valid_where_no_cgroup_names_a_job(tmp_path: Path) -> None:
+    """With SLUIDs no cgroup tells whether the job of an older record has ended."""
+    (tmp_path / "cgroup" / SCOPE / SLUID).mkdir(parents=True)
+    for job, start in (("40", 100), ("41", 200)):
+        record(tmp_path, 0, job, start)
+    in_cgroup(tmp_path, 7, f"0::/{SCOPE}/{SLUID}/step_0/user/task_0\n")
+    jobs = JobFinder(SlurmGpus(shared=True), tmp_path, tmp_path, tmp_path / "cgroup")
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("40", "41")
 
 
 def test_a_record_of_a_job_without_a_cgroup_makes_no_gpu_shared(tmp_path: Path) -> None:

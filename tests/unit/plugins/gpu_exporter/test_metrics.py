@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -240,3 +241,25 @@ def test_results_of_the_health_check_are_on_the_page(make: Make, tmp_path: Path)
     shown = series(collector.page("")[1])
     assert not any(name.startswith("slurmkit_node_check") for name, _ in shown)
     assert shown
+
+
+def test_the_dashboard_shows_metrics_of_the_exporter_that_there_are() -> None:
+    """Each metric of an expression, with the labels that it is grouped by."""
+    families = [
+        family for family in vars(exporter._Families()).values() if hasattr(family, "_labelnames")
+    ]
+    labels = {family.name: {*family._labelnames} for family in families}
+    labels["slurmkit_gpu_exporter_driver_up"] = {"instance"}
+    labels["slurmkit_node_check"] = {"node", "check", "state", "uuid", "serial"}
+    path = ROOT / "accounting" / "slurmkit_accounting" / "assets" / "dashboard.json"
+    panels = json.loads(path.read_text("utf-8"))["panels"]
+    seen = set()
+    for expression in (target["expr"] for panel in panels for target in panel.get("targets", ())):
+        names = set(re.findall(r"\bslurmkit_(?:gpu|node)_\w+", expression))
+        for name in (each.removesuffix("_total") for each in names):
+            assert name in labels, expression
+            grouped = set(re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", expression))))
+            filtered = set(re.findall(r"(\w+)(?:=|!=|=~|!~)\"", expression))
+            assert grouped | filtered <= labels[name], expression
+            seen.add(name)
+    assert len(seen) >= 12

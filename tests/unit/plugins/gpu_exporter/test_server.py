@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from ctypes.util import find_library
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nvml_stub import GPU_0, ROOT, Stub, build, start
@@ -156,8 +157,15 @@ def test_the_unit_starts_what_there_is_and_does_not_loop() -> None:
 
 
 @contextmanager
-def serving(token: str | None = None, body: bytes = b"page\n") -> Iterator[str]:
+def serving(
+    token: str | None = None,
+    body: bytes = b"page\n",
+    page: server.Page | None = None,
+    log: list[str] | None = None,
+) -> Iterator[str]:
     """Serve a page from a thread of this process."""
+    make = page or (lambda _: ("text/x", body))
+    said = [] if log is None else log
     listening = server.listen("127.0.0.1:0")
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
     begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -165,7 +173,7 @@ def serving(token: str | None = None, body: bytes = b"page\n") -> Iterator[str]:
     async def serve() -> None:
         stopped = asyncio.Event()
         begun.append((asyncio.get_running_loop(), stopped))
-        await server.serve_until(stopped, listening, lambda _: ("text/x", body), token)
+        await server.serve_until(stopped, listening, make, token, said.append)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -276,8 +284,8 @@ def test_who_reads_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch)
     made: list[server._Responder] = []
 
     class Responder(server._Responder):
-        def __init__(self, page: server.Page, token: str | None) -> None:
-            super().__init__(page, token)
+        def __init__(self, *what: Any) -> None:
+            super().__init__(*what)
             made.append(self)
 
     monkeypatch.setattr(server, "_Responder", Responder)
@@ -286,6 +294,25 @@ def test_who_reads_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch)
         idle.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert idle.recv(4) == b"HTTP"
         wait_until(lambda: made[0]._open == 0)
+
+
+def test_while_the_driver_hangs_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request waited in a thread of its own, and nobody said why."""
+    monkeypatch.setattr(server, "_PAGE_SECONDS", 0.3)
+    answers, calls, log = threading.Event(), [], list[str]()
+
+    def page(_: str) -> tuple[str, bytes]:
+        calls.append(1)
+        answers.wait(PATIENCE)
+        return "text/x", b"page\n"
+
+    with serving(page=page, log=log) as url:
+        assert [status(url) for _ in range(5)] == [503] * 5
+        assert (len(calls), log) == (1, ["the driver has not answered for 0.3 s; waiting for it"])
+        answers.set()
+        wait_until(lambda: len(log) == 2)
+        assert fetch(url) == b"page\n"
+    assert log[1] == "the driver answers again"
 
 
 def test_more_connections_than_there_may_be_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,523 @@
+"""Explain a running job: is it slow or stuck?"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from slurmkit.diagnose.earlier_runs import (
+    EarlierRuns,
+    earlier_fact,
+    earlier_finding,
+    read_earlier_runs,
+)
+from slurmkit.diagnose.gpus_now import (
+    HeldGpu,
+    gpu_fact,
+    gpu_findings,
+    gpus_of_job,
+    mean_use,
+    read_samples,
+    samples_since,
+)
+from slurmkit.diagnose.log_pace import LogPace, pace_fact, pace_finding, read_pace
+from slurmkit.diagnose.model import (
+    FINDING_KINDS,
+    RankStack,
+    RunningExplanation,
+    RunningFact,
+    RunningFinding,
+)
+from slurmkit.diagnose.probe import Probe, probe_job, read_stacks
+from slurmkit.diagnose.ranks import (
+    JobRank,
+    find_ranks,
+    nccl_finding,
+    parse_nccl_problems,
+    rank_findings,
+    suspects,
+    to_watched,
+    usual_wait,
+)
+from slurmkit.errors import BadInput, SlurmError
+from slurmkit.formats.display import format_seconds, join_names
+from slurmkit.formats.memory import format_bytes, parse_bytes
+from slurmkit.formats.tres import parse_tres
+from slurmkit.jobs.steps import StepsSnapshot, compute_efficiencies, read_step_uses
+from slurmkit.slurm.machine import machine_of
+from slurmkit.state.queue_rows import QueueRow
+
+if TYPE_CHECKING:
+    from slurmkit.jobs.job import JobCluster
+
+_LOW_GPUS = 30  # percent; a job whose GPUs do less waits for something else
+_FULL_CPUS = 0.85
+_NEAR_LIMIT = 0.9  # of the memory
+_SILENT = 300  # seconds
+_FRESH = 60  # seconds; a job whose log is as new as this makes progress
+_MOST_STACKS = 8
+# How the answer begins, by the most telling finding.
+_ANSWERS = {
+    "stopped": "is stuck: ",
+    "blocked": "is stuck, or waits for a very slow disk: ",
+    "nccl": "seems stuck: ",
+    "asleep-all": "may be stuck: ",
+    "loader": "waits for the data of a rank: ",
+    "busy": "waits for a rank: ",
+    "asleep": "may be stuck: ",
+    "throttled": "is slow: ",
+    "data": "waits for its data: ",
+    "idle": "does not use its GPUs: ",
+    "uneven": "uses its GPUs unevenly: ",
+    "memory": "is near its memory limit: ",
+    "slower": "takes longer than its earlier runs: ",
+}
+# Findings that only follow from another one.
+_FOLLOW = {
+    "stopped": ("nccl", "asleep-all", "data", "idle", "uneven", "silent", "slower"),
+    "blocked": ("nccl", "asleep-all", "data", "idle", "uneven", "silent"),
+    "nccl": ("asleep-all", "data", "idle", "uneven", "silent"),
+    "asleep-all": ("data", "idle", "silent"),
+    "loader": ("asleep-all", "data", "idle", "uneven"),
+    "busy": ("data", "idle", "uneven"),
+    "asleep": ("data", "idle", "uneven"),
+    "data": ("idle",),
+}
+
+
+class RunningQuestion(msgspec.Struct, frozen=True):
+    """How far one may look into a running job.
+
+    Attributes:
+        probe: start a short step in the job, to look at its processes. It works for one's own
+            jobs only.
+        stacks: also read the Python stacks of the ranks that stand out.
+    """
+
+    probe: bool = False
+    stacks: bool = False
+
+
+class RunningAnswer(msgspec.Struct, frozen=True):
+    """What `explain_running` found: one sentence, the facts, and what could not be found out."""
+
+    answer: str
+    running: RunningExplanation
+    notes: tuple[str, ...]
+
+
+class _Memory(NamedTuple):
+    """The memory of a job on one node.
+
+    Attributes:
+        used: bytes in use.
+        limit: bytes; an equal share of what the job holds where it has no cgroup.
+        source: what says so.
+        is_most: whether pages that processes share count several times in `used`.
+    """
+
+    used: int
+    limit: float | None
+    source: str
+    is_most: bool = False
+
+
+_MEMORY_SOURCES = {"pss": "/proc", "cgroup": "its cgroup"}
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was read about a running job.
+
+    Attributes:
+        elapsed: seconds since its start.
+        cpu_share: share of its CPUs that it used while it was watched; None if unknown.
+        memory: by node.
+        taken: epoch seconds.
+    """
+
+    row: QueueRow
+    elapsed: float | None
+    gpus: tuple[HeldGpu, ...]
+    gpu_problem: str
+    probe: Probe
+    ranks: tuple[JobRank, ...]
+    cpu_share: float | None
+    memory: Mapping[str, _Memory]
+    pace: LogPace | str
+    earlier: EarlierRuns
+    nccl: tuple[str, ...]
+    taken: float
+
+
+def explain_running(
+    cluster: JobCluster, row: QueueRow, question: RunningQuestion, runs: str
+) -> RunningAnswer:
+    """Explain whether a running job is slow or stuck.
+
+    Args:
+        cluster: of the job.
+        row: the running job.
+        question: how far to look.
+        runs: where and since when it runs, in words.
+    """
+    is_own = _is_own(cluster, row)
+    facts = _read_facts(cluster, row, probe=question.probe and is_own)
+    findings = find_problems(facts)
+    stacks: tuple[RankStack, ...] = ()
+    problems: tuple[str, ...] = ()
+    if question.stacks and question.probe and is_own:
+        stacks, problems = _read_stacks(cluster, row, facts.ranks, findings)
+    shown = tuple(
+        msgspec.structs.replace(each, advice=each.advice.replace(" JOB", f" {row.job_id}"))
+        for each in findings
+    )
+    running = RunningExplanation(
+        runs=runs,
+        findings=shown,
+        facts=tuple(_facts(cluster, facts, is_probed=bool(facts.probe.nodes))),
+        probed=bool(facts.probe.nodes),
+        ranks=tuple(map(to_watched, facts.ranks)),
+        nccl=facts.nccl,
+        stacks=stacks,
+    )
+    notes = [*_notes(row, question, is_own=is_own), *facts.probe.problems, *problems]
+    return RunningAnswer(_answer(facts, running), running, tuple(notes))
+
+
+def _is_own(cluster: JobCluster, row: QueueRow) -> bool:
+    try:
+        return machine_of(cluster.slurm).user == row.user
+    except BadInput:  # this user has no name
+        return False
+
+
+def _notes(row: QueueRow, question: RunningQuestion, *, is_own: bool) -> Iterator[str]:
+    if not is_own:
+        yield (
+            f"only {row.user} can look at the processes of this job; the rest is from squeue,"
+            " sacct, and samples of its GPUs"
+        )
+    elif not question.probe:
+        yield "its nodes were not asked what its processes do"
+
+
+def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
+    now = time.time()
+    held, problem = _held_gpus(cluster, row)
+    probed = probe_job(cluster.slurm, row, held) if probe else Probe({})
+    gpus: tuple[HeldGpu, ...] = ()
+    if held:
+        sampled = samples_since(read_samples(list(held)), row.started)
+        driver = [each.gpus.problem for each in probed.nodes.values() if each.gpus.problem]
+        problem = "; ".join(dict.fromkeys([*driver, sampled.problem]))
+        gpus = gpus_of_job(held, sampled, probed.nodes)
+    return _Facts(
+        row=row,
+        elapsed=None if row.started is None else max(0.0, now - row.started),
+        gpus=gpus,
+        gpu_problem=problem,
+        probe=probed,
+        ranks=find_ranks(probed.nodes),
+        cpu_share=_cpu_share(row, probed),
+        memory=_memory(row, probed),
+        pace=read_pace(cluster, row.job_id, row.started, now),
+        earlier=read_earlier_runs(cluster.slurm, row, now),
+        nccl=tuple(
+            line for node in probed.nodes.values() for line in parse_nccl_problems(node.nccl.text)
+        ),
+        taken=time.time(),
+    )
+
+
+def _held_gpus(cluster: JobCluster, row: QueueRow) -> tuple[dict[str, list[int]], str]:
+    """Return Slurm's indices of the job's GPUs by node, and why they are unknown if so."""
+    if "gres/" not in row.tres and not row.gpus:
+        return {}, ""
+    try:
+        held = cluster.job(row.job_id).info().gpu_indices
+    except SlurmError as error:
+        return {}, str(error)
+    return held, "" if held else "Slurm does not say which whole GPUs it holds"
+
+
+def _cpu_share(row: QueueRow, probed: Probe) -> float | None:
+    """Return the CPU time of all processes as a share of the job's CPUs on the nodes asked."""
+    used = 0.0
+    for node in probed.nodes.values():
+        if node.processes is None:
+            return None
+        used += sum(each.cpu or 0.0 for each in node.processes.processes) / max(
+            node.processes.seconds, 0.1
+        )
+    cpus = row.cpus * len(probed.nodes) / max(row.nodes, 1)
+    return used / cpus if probed.nodes and cpus else None
+
+
+def _wanted_cpus(probed: Probe) -> float:
+    """Return how many processes ran or were ready to run, on average over the looks."""
+    return sum(
+        each.states.get("R", 0) / max(sum(each.states.values()), 1)
+        for node in probed.nodes.values()
+        if node.processes
+        for each in node.processes.processes
+    )
+
+
+def _memory(row: QueueRow, probed: Probe) -> dict[str, _Memory]:
+    """Return the memory of the job by node."""
+    whole = parse_bytes(parse_tres(row.tres).get("mem", ""))
+    share = whole / row.nodes if whole and row.nodes else None
+    found: dict[str, _Memory] = {}
+    for name, node in probed.nodes.items():
+        watched = node.processes
+        if node.full is not None:
+            found[name] = _Memory(node.full.used, node.full.limit, "its cgroup")
+        elif watched is not None and watched.memory_used is not None:
+            source = _MEMORY_SOURCES.get(watched.memory_by, "/proc")
+            found[name] = _Memory(watched.memory_used, watched.memory_limit or share, source)
+        elif watched is not None:
+            sizes = [each.rss for each in watched.processes if each.rss is not None]
+            is_most = len(sizes) > 1
+            found[name] = _Memory(sum(sizes), watched.memory_limit or share, "/proc", is_most)
+    return found
+
+
+def find_problems(facts: _Facts) -> tuple[RunningFinding, ...]:
+    """Return what is wrong with a job, the most telling first, without what only follows."""
+    silent = None if isinstance(facts.pace, str) else pace_finding(facts.pace)
+    found = [
+        *rank_findings(facts.ranks, facts.taken),
+        *filter(None, [nccl_finding(facts.nccl, facts.taken)]),
+        *_asleep_all(facts),
+        *gpu_findings(facts.gpus, facts.elapsed or 0),
+        *_waits_for_data(facts),
+        *_near_memory_limit(facts),
+        *filter(None, [earlier_finding(facts.earlier, facts.elapsed), silent]),
+    ]
+    if not isinstance(facts.pace, str) and facts.pace.size and facts.pace.silent < _FRESH:
+        found = [each for each in found if not _is_passing(each)]
+    kinds = {each.kind for each in found}
+    follow = {each for kind in kinds for each in _FOLLOW.get(kind, ())}
+    left = [each for each in found if each.kind not in follow]
+    return tuple(sorted(left, key=lambda each: FINDING_KINDS.index(each.kind)))
+
+
+def _is_passing(finding: RunningFinding) -> bool:
+    """Tell whether a finding is usual in a job that makes progress.
+
+    A rank that gives work to the others sleeps, and ranks are a few operations of NCCL apart.
+    """
+    return finding.kind == "asleep" or (
+        finding.kind == "nccl" and "different collective operation counts" in finding.text
+    )
+
+
+def _asleep_all(facts: _Facts) -> Iterator[RunningFinding]:
+    """Find a job all of whose processes sleep, while its GPUs and its log stand still, too.
+
+    A process may also sleep while its GPU computes. Where nobody knows what the GPUs do, the log
+    must be silent for longer than is usual for this job.
+    """
+    ranks, pace = facts.ranks, facts.pace
+    if not ranks or isinstance(pace, str) or pace.silent < _SILENT:
+        return
+    if len(facts.probe.nodes) < facts.row.nodes:  # others may compute
+        return
+    is_still = all(rank.is_asleep for rank in ranks) and (facts.cpu_share or 0) < 0.05
+    use = mean_use(facts.gpus)
+    if use is None and facts.row.gpus and pace_finding(pace) is None:
+        return
+    if is_still and (use is None or use < 5):
+        who = f"all {len(ranks)} ranks sleep" if len(ranks) > 1 else f"{ranks[0].title} sleeps"
+        kinds = {usual_wait(rank.main)[1] for rank in ranks}
+        where = f" (in {kinds.pop()})" if len(kinds) == 1 and "" not in kinds else ""
+        gpus = "" if use is None else f", its GPUs are at {use:.0f} %"
+        yield RunningFinding(
+            kind="asleep-all",
+            text=f"{who}{where}{gpus}, and its log is silent for {format_seconds(pace.silent)}",
+            source="/proc",
+            taken=facts.taken,
+            advice=(
+                "slurmkit why JOB --stacks shows where the program waits"
+                if any(rank.number is not None for rank in ranks)
+                else "a server that waits for requests does the same; if this is none: slurmkit why"
+                " JOB --stacks shows where the program waits"
+            ),
+        )
+
+
+def _waits_for_data(facts: _Facts) -> Iterator[RunningFinding]:
+    use = mean_use(facts.gpus)
+    if (use is not None and use >= _LOW_GPUS) or (facts.elapsed or 0) < 60:
+        return
+    share = facts.cpu_share
+    gpus = "" if use is None else f"GPUs {use:.0f} %, "
+    reading = [
+        rank
+        for rank in facts.ranks
+        if any(usual_wait(each)[0] == "file" for each in (rank.main, *rank.helpers))
+    ]
+    wanted = _wanted_cpus(facts.probe)
+    if use is not None and share is not None and (share >= _FULL_CPUS or wanted >= facts.row.cpus):
+        text = f"{gpus}CPUs {share:.0%} of {facts.row.cpus}"
+        text += f", which {wanted:.0f} processes want" if share < _FULL_CPUS else ""
+        advice = "its CPUs cannot prepare data fast enough: ask for more, as with --cpus-per-gpu=8"
+        if use == 0:
+            advice = "its program computes on CPUs, or prepares data for long: does it find a GPU?"
+    elif reading and len(reading) * 2 >= len(facts.ranks):
+        all_of_them = len(facts.ranks)
+        count = f"{len(reading)} of {all_of_them} ranks wait"
+        count = "its process waits" if all_of_them == 1 else count
+        text = f"{gpus}{count} for a file system"
+        advice = "read from a faster disk, and not thousands of small files"
+    else:
+        return
+    oldest = min(facts.gpus, key=lambda gpu: gpu.taken, default=None)
+    yield RunningFinding(
+        kind="data",
+        text=text,
+        source="/proc" if oldest is None else f"{oldest.source} and /proc",
+        taken=facts.taken if oldest is None else oldest.taken,
+        advice=advice,
+    )
+
+
+def _near_memory_limit(facts: _Facts) -> Iterator[RunningFinding]:
+    near = [
+        (each.used / each.limit, node, each.used, each.limit, each.source)
+        for node, each in facts.memory.items()
+        if each.limit and not each.is_most and each.used >= _NEAR_LIMIT * each.limit
+    ]
+    if near:
+        _, node, used, limit, source = max(near)
+        yield RunningFinding(
+            kind="memory",
+            text=f"{format_bytes(used)} of {format_bytes(limit)} are in use on {node}",
+            source=source,
+            taken=facts.taken,
+            advice="Slurm ends a job above its limit: ask for more with --mem next time",
+        )
+
+
+def _facts(cluster: JobCluster, facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
+    row = facts.row
+    gpus = gpu_fact(facts.gpus, row.gpus, facts.gpu_problem)
+    if gpus is None and any(each in row.tres for each in ("gres/shard", "gres/mps")):
+        text = f"unknown: it holds parts of GPUs; see slurmkit job {row.job_id} --gpus"
+        gpus = RunningFact(about="GPUs", text=text, source="squeue")
+    is_unknown = gpus is not None and mean_use(facts.gpus) is None
+    steps = None if is_probed and not is_unknown else _read_steps(cluster, row)
+    if gpus is not None:
+        gpus = (_sampled_by_slurm(steps) if is_unknown and row.gpus else None) or gpus
+        source, taken = gpus.source or "samples of its GPUs", gpus.taken or facts.taken
+        yield msgspec.structs.replace(gpus, source=source, taken=taken)
+    if is_probed:
+        yield from _watched_facts(facts)
+    elif steps is not None:
+        yield from _measured_facts(steps, row)
+    yield pace_fact(facts.pace, facts.elapsed, facts.taken)
+    yield earlier_fact(facts.earlier, facts.elapsed)
+
+
+def _read_steps(cluster: JobCluster, row: QueueRow) -> StepsSnapshot:
+    """Read what Slurm has measured; it answers the owner and operators."""
+    try:
+        return read_step_uses(cluster.slurm, [row.raw_id])
+    except SlurmError as error:
+        return StepsSnapshot((), str(error), "", time.time(), 0.0)
+
+
+def _sampled_by_slurm(steps: StepsSnapshot | None) -> RunningFact | None:
+    """Describe what slurmd measured of the job's GPUs; None if it measures none."""
+    known = [
+        row.use.gpu_percent
+        for row in (steps.rows if steps else ())
+        if row.runs and row.use.gpu_percent is not None
+    ]
+    if not known or steps is None:
+        return None
+    text = f"{max(known)} % on average over the tasks of a step"
+    return RunningFact(about="GPUs", text=text, source=steps.source, taken=steps.taken)
+
+
+def _watched_facts(facts: _Facts) -> Iterator[RunningFact]:
+    share = facts.cpu_share
+    text = "unknown" if share is None else f"{share:.0%} of {facts.row.cpus}"
+    yield RunningFact(about="CPUs", text=text, source="/proc", taken=facts.taken)
+    if not facts.memory:
+        return
+    node, memory = max(facts.memory.items(), key=lambda item: item[1].used)
+    of = "" if memory.limit is None else f" of {format_bytes(memory.limit)}"
+    where = f" on {node}" + (", the most of its nodes" if len(facts.memory) > 1 else "")
+    most = "; at most: pages that its processes share count for each" if memory.is_most else ""
+    text = f"{format_bytes(memory.used)}{of}{where}{most}"
+    yield RunningFact(about="Memory", text=text, source=memory.source, taken=facts.taken)
+
+
+def _measured_facts(steps: StepsSnapshot, row: QueueRow) -> Iterator[RunningFact]:
+    """Describe CPU time and memory as Slurm measures them."""
+    use = compute_efficiencies(steps.rows).get(row.raw_id)
+    if use is None or (use.cpu_used is None and use.mem_used is None):
+        why = steps.missing or "Slurm has measured nothing yet"
+        source = steps.source or "sstat"
+        yield RunningFact(about="CPUs", text=f"unknown: {why}", source=source, taken=steps.taken)
+        return
+    if use.cpu_used is not None and use.cpu_had:
+        text = f"{use.cpu_used / use.cpu_had:.0%} of {row.cpus} since the start"
+        yield RunningFact(about="CPUs", text=text, source=steps.source, taken=steps.taken)
+    if use.mem_used is not None:
+        of = "" if use.mem_had is None else f" of {format_bytes(use.mem_had)}"
+        text = f"{format_bytes(use.mem_used)}{of} at most"
+        yield RunningFact(about="Memory", text=text, source=steps.source, taken=steps.taken)
+
+
+def _answer(facts: _Facts, running: RunningExplanation) -> str:
+    job = f"job {facts.row.job_id}"
+    if running.findings:
+        first, *others = running.findings
+        also = next((each.text for each in others if each.kind in ("slower", "throttled")), "")
+        more = f"; {also}" if also else ""
+        begin = _ANSWERS.get(first.kind, "runs, but ")
+        if first.kind == "idle" and all(gpu.since is None for gpu in facts.gpus):
+            begin = "may not use its GPUs: "  # one look; it may be a pause
+        return f"{job} {begin}{first.text}{more}"
+    known = []
+    use = mean_use(facts.gpus)
+    known += [f"GPUs {use:.0f} %"] if use is not None else []
+    known += [f"CPUs {facts.cpu_share:.0%} of {facts.row.cpus}"] if facts.cpu_share else []
+    if not isinstance(facts.pace, str) and facts.pace.size:
+        known.append(f"log written {format_seconds(facts.pace.silent)} ago")
+    if not known:
+        return f"{job} runs; nothing is known of what it does"
+    return f"{job} runs, nothing unusual: {', '.join(known)}"
+
+
+def _read_stacks(
+    cluster: JobCluster,
+    row: QueueRow,
+    ranks: Sequence[JobRank],
+    findings: Iterable[RunningFinding],
+) -> tuple[tuple[RankStack, ...], tuple[str, ...]]:
+    chosen = suspects(ranks, findings, _MOST_STACKS)
+    pids: dict[str, list[int]] = defaultdict(list)
+    for rank in chosen:
+        pids[rank.node].append(rank.main.pid)
+    if not pids:
+        return (), ("there is no process whose stack could be read",)
+    found = read_stacks(cluster.slurm, row, pids)
+    stacks = {
+        (node, stack.pid): stack for node, each in found.nodes.items() for stack in each.stacks
+    }
+    shown = []
+    for rank in chosen:
+        stack = stacks.get((rank.node, rank.main.pid))
+        lines = stack.lines if stack else ()
+        problem = stack.problem if stack else "the node did not answer"
+        shown.append(RankStack(title=rank.title, lines=lines, problem=problem))
+    left = [rank.title for rank in ranks if rank not in chosen]
+    notes = [f"no stack of {join_names(left)}: {_MOST_STACKS} at a time"] if left else []
+    return tuple(shown), (*found.problems, *notes)

@@ -1,0 +1,268 @@
+"""Summaries and curves of one GPU over one run: from samples as they come, and from none."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+from gpu_lab import GPU, gpu_page, line, steady, use_of
+from hypothesis import given
+from hypothesis import strategies as st
+from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading, PageError, parse_page
+from slurmkit_accounting.gpu_use.series import MOST_POINTS, Curve
+from slurmkit_accounting.gpu_use.summaries import unpack_bins
+
+WEEK = 7 * 86400
+RECORDED = Path(__file__).parents[3] / "recorded" / "gpu_exporter"
+
+
+def test_a_recorded_node_whose_indices_are_not_the_drivers():
+    found = parse_page((RECORDED / "node-c2.prom").read_text(), 5.0)
+    values = {
+        (r.job, r.gpu.index): (r.reading.utilisation, r.reading.memory_mib, r.reading.watts)
+        for r in found
+    }
+    assert values == {
+        (41, 3): (0, 512, 75), (41, 2): (0.8, 20480, 310), (42, 5): (0.99, 71680, 400),
+    }  # fmt: skip
+    assert all(r.reading.joules and not r.shared for r in found)
+
+
+def test_a_recorded_node_with_mig():
+    found = parse_page((RECORDED / "node-c5.prom").read_text(), 5.0)
+    values = {(r.job, r.gpu.index, r.reading.utilisation) for r in found}
+    assert values == {(51, 0, 0.8), (52, 3, 0)}
+    assert {r.gpu.key[:4] for r in found} == {"MIG-"}
+    assert all(r.reading.joules is None for r in found)  # the driver counts only whole GPUs
+
+
+def test_a_recorded_node_with_a_shared_gpu():
+    found = parse_page((RECORDED / "node-c6.prom").read_text(), 5.0)
+    assert {(r.job, r.shared, r.reading.utilisation, r.reading.memory_mib) for r in found} == {
+        (61, True, 0.5, 8192), (62, True, 0.25, 4096),
+    }  # fmt: skip
+
+
+def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
+    text = gpu_page(7) + gpu_page(gpu=GpuName("GPU-2", "", 1))
+    (found,) = parse_page(text, 5.0)
+    assert (found.job, found.gpu, found.shared) == (7, GPU, False)
+    assert found.reading == GpuReading(
+        at=5.0, utilisation=0.8, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        ("0.8", 0.8),
+        ("0", 0),
+        ("1", 1),
+        ("2.5", None),
+        ("-0.1", None),
+        ("NaN", None),
+        ("+Inf", None),
+    ],
+)
+def test_what_no_gpu_does_is_unknown(value, known):
+    (found,) = parse_page(gpu_page(7, busy=value), 5.0)
+    assert found.reading.utilisation == known
+    assert found.reading.watts == 300
+
+
+@pytest.mark.parametrize("value", ["-1", "1e30", "NaN", "x"])
+def test_power_energy_and_memory_that_cannot_be_are_unknown(value):
+    page = gpu_page(7, watts=value, joules=value, memory=value)
+    (found,) = parse_page(page, 5.0)
+    assert (found.reading.watts, found.reading.joules, found.reading.memory_mib) == (None,) * 3
+
+
+def test_a_shared_gpu_is_measured_by_process_or_is_unknown():
+    page = gpu_page(7, 8) + line("job_utilization_ratio", 0.25, job=7)
+    page += line("job_memory_used_bytes", 2**30, job=7)
+    seven, eight = parse_page(page, 5.0)
+    assert seven.shared
+    assert eight.shared
+    assert (seven.reading.utilisation, seven.reading.memory_mib) == (0.25, 1024)
+    assert (eight.reading.utilisation, eight.reading.memory_mib) == (None, None)
+    assert seven.reading.joules is seven.reading.watts is eight.reading.joules is None
+
+
+def test_labels_are_unescaped_and_jobs_are_numbers():
+    gpu = GpuName("GPU-1", "", None, "MIG-1")
+    page = gpu_page(7, gpu=gpu) + line("job", 1, gpu, job="12_3") + line("job", 0, gpu, job=9)
+    page += r'slurmkit_gpu_job{uuid="a\"b",job="11"} 1' + "\n"
+    first, second = parse_page(page, 5.0)
+    assert (first.job, first.gpu) == (7, gpu)
+    assert (second.job, second.gpu.key) == (11, 'a"b')
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "<html>",
+        "node_cpu_seconds_total 1\n",
+        "".join(gpu_page(gpu=GpuName(f"G{n}")) for n in range(1100)),
+    ],
+)
+def test_what_is_no_page_of_a_node(page):
+    with pytest.raises(PageError):
+        parse_page(page, 5.0)
+
+
+@given(st.text(alphabet='slurmkit_gpujob{}="\\ \n.10NaN,x'))
+def test_no_page_breaks_the_parser(text):
+    with contextlib.suppress(PageError):
+        parse_page(f"slurmkit_gpu_\n{text}", 1.0)
+
+
+def test_half_an_hour_at_80_percent():
+    use = use_of(*steady(1000, 1800), start=1000)
+    assert use.mean == pytest.approx(0.8)
+    assert (use.percentile_95, use.idle_share, use.samples) == (80, 0, 60)
+    assert use.covered_share(2800) == 1
+    assert (use.memory_mib, use.memory_total_mib) == (10240, 81920)
+    # By the counter from the first sample to the last, by the power before and after.
+    assert use.counted_joules == pytest.approx(300 * 1770)
+    assert use.joules == pytest.approx(300 * 1800)
+    assert (use.energy_by, use.energy_seconds) == ("counter", 1800)
+    use.finish(2810)
+    assert use.joules == pytest.approx(300 * 1810)
+
+
+def test_what_lies_more_than_an_interval_before_or_after_the_samples_has_no_energy():
+    use = use_of(*steady(1000, 600)[10:], start=1000)
+    use.finish(9000)
+    assert use.energy_seconds == 30 + 270
+    assert use.joules == pytest.approx(300 * 300)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
+def test_a_percentile_is_exact_to_one_percent(busy):
+    use = use_of(*(GpuReading(at=n + 1, utilisation=each) for n, each in enumerate(busy)))
+    exact = sorted(busy)[math.ceil(0.95 * len(busy)) - 1]
+    assert abs(use.percentile_95 - 100 * exact) <= 0.5 + 1e-9
+    assert use.mean == pytest.approx(statistics.fmean(busy))
+    assert use.idle_share == sum(round(100 * each) == 0 for each in busy) / len(busy)
+
+
+def test_a_gap_is_not_covered_and_not_invented():
+    readings = steady(0, 3600)
+    use = use_of(*readings[:40], *readings[80:])
+    assert use.samples == 80
+    assert use.covered_share(3600) == pytest.approx(80 / 120)
+    assert use.mean == pytest.approx(0.8)
+    # The counter went on in the gap.
+    assert use.joules == pytest.approx(300 * 3600)
+
+
+def test_a_sample_that_is_not_newer_does_not_count_twice():
+    readings = steady(0, 300)
+    once, twice = use_of(*readings), use_of(*readings, *readings, readings[-1])
+    assert once.samples == twice.samples == 10
+    assert once.joules == twice.joules
+
+
+def test_without_a_counter_energy_is_power_times_time_and_says_so():
+    readings = [GpuReading(at=r.at, watts=200.0) for r in steady(0, 600)]
+    use = use_of(*readings)
+    assert (use.joules, use.energy_by) == (200 * 600, "power")
+    use.finish(610)
+    assert (use.joules, use.energy_seconds) == (200 * 610, 610)
+    assert (use.mean, use.percentile_95, use.idle_share) == (None, None, None)
+    assert use.covered_share(600) == 0
+
+
+@pytest.mark.parametrize("new", [0.0, 10.0, 10.0**12])
+def test_a_counter_that_is_reset_or_wraps_or_jumps_says_nothing_about_that_time(new):
+    readings = [
+        GpuReading(at=30.0, joules=1000), GpuReading(at=60.0, joules=4000),
+        GpuReading(at=90.0, joules=new), GpuReading(at=120.0, joules=new + 3000),
+    ]  # fmt: skip
+    use = use_of(*readings)
+    assert (use.joules, use.energy_seconds) == (6000, 60)
+
+
+def test_a_gpu_that_was_shared_for_a_while_has_no_energy_of_that_time():
+    use = use_of(*steady(0, 60))
+    use.add(GpuReading(at=90.0, utilisation=0.1), shared=True)
+    for reading in steady(0, 150)[3:]:
+        use.add(reading)
+    assert use.shared
+    assert use.energy_seconds == 90  # 0 to 60, and 120 to 150
+
+
+def test_a_run_shorter_than_the_interval():
+    use = use_of(GpuReading(at=1010.0, utilisation=0.5), start=1000)
+    assert use.covered_share(1020) == 0.5
+    none = use_of(start=1000)
+    assert (none.mean, none.joules, none.samples, none.covered_share(1020)) == (None, None, 0, 0)
+
+
+def test_clocks_that_differ():
+    # Slurm's clock is ahead: samples from before the start cover nothing, and are in no curve.
+    use = use_of(*steady(900, 300), start=1000)
+    assert use.covered_share(1200) == 1
+    assert use.covered == 200
+    assert next(use.curve.points()).samples == 1
+    assert use.covered_share(900) == 0  # and an end before the start is no length
+
+
+def test_a_week_of_one_gpu_is_less_than_2_kb():
+    chance = random.Random(1)
+    readings = (
+        GpuReading(
+            at=at, utilisation=chance.random(), memory_mib=chance.randrange(81920),
+            watts=chance.uniform(60, 700),
+        )
+        for at in range(30, WEEK, 30)
+    )  # fmt: skip
+    use = use_of(*readings)
+    points = list(use.curve.points())
+    assert len(points) <= MOST_POINTS
+    assert sum(point.samples for point in points) == use.samples
+    assert len(use.curve.pack(9)) + len(use.pack_bins()) < 2048
+
+
+@pytest.mark.parametrize("seconds", [30, 9000, 9030, WEEK, 400 * 86400])
+def test_a_curve_is_bounded_and_says_what_the_samples_say(seconds):
+    every = max(30, seconds // 5000 // 30 * 30)
+    use = use_of(*steady(0, seconds, every=every))
+    points = list(use.curve.points())
+    assert len(points) <= MOST_POINTS
+    assert {round(point.utilisation, 6) for point in points if point.samples} == {80}
+    assert {point.memory_mib for point in points if point.samples} == {10240}
+    assert {point.watts for point in points if point.samples} == {300}
+
+
+def test_a_curve_has_gaps():
+    use = use_of(GpuReading(at=30.0, utilisation=0.5), GpuReading(at=150.0, utilisation=0.5))
+    known = [(point.samples, point.utilisation) for point in use.curve.points()]
+    assert known == [(0, None), (1, 50), (0, None), (0, None), (0, None), (1, 50)]
+
+
+def test_a_curve_survives_its_packing():
+    use = use_of(*steady(0, 20_000), GpuReading(at=21_000.0))
+    again = Curve.unpack(0, use.curve.step, use.curve.pack())
+    for before, after in zip(use.curve.points(), again.points(), strict=True):
+        assert after == before
+    for reading in steady(21_000, 30_000):
+        use.curve.add(reading)
+        again.add(reading)
+    for before, after in zip(use.curve.points(), again.points(), strict=True):
+        assert after.samples == before.samples
+        assert after.utilisation == pytest.approx(before.utilisation, abs=0.2)
+    assert unpack_bins(use.pack_bins()) == use.bins
+
+
+@pytest.mark.parametrize(
+    "packed", [b"", b"\x02x", b"\x01", b"\x01garbage", Curve(0, 1).pack()[:-3]]
+)
+def test_a_damaged_curve_is_an_error(packed):
+    with pytest.raises(ValueError, match="not a packed curve"):
+        Curve.unpack(0, 30, packed)
