@@ -24,7 +24,7 @@ class Lab:
         user: str = "alice",
         service: str = "login",
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = 600,
         input: str | None = None,  # noqa: A002 - as subprocess.run names it
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container, as a person of LDAP or, with "", as root."""
@@ -82,7 +82,7 @@ class Site:
 
     def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(self.docker / "cluster"), *arguments, "--name", self.lab.name]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
 
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.docker / file

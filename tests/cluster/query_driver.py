@@ -21,7 +21,7 @@ sealed = {
     "cut": lambda: seal_query(query, service=keeper)[:-9] + b"AAAA:",
 }[kind]()
 for _ in range(times):
-    connection = http.client.HTTPConnection("ledger", 6830, timeout=60)
+    connection = http.client.HTTPConnection("ledger", 6830, timeout=300)
     connection.request("POST", "/v1/query", sealed)
     response = connection.getresponse()
     body = response.read()

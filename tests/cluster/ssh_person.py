@@ -64,7 +64,7 @@ class Person:
         self.config.write_text("\n".join([*lines, before]), "utf-8")
 
     def run(
-        self, *words: str, check: bool = True, timeout: float = 120
+        self, *words: str, check: bool = True, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "slurmkit", *words]
         done = subprocess.run(

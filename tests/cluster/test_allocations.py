@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_lab import Lab
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
 WHO, ACCOUNT = "trent", "alloctest"
-PATIENCE = 150  # seconds
 CONFIG = (
     '[allocation]\nenforce = "{enforce}"\nat_end = "{at_end}"\nfree_qos = [{free_qos}]\n'
     '[ledger.service]\nurl = ""\n'
@@ -64,7 +64,7 @@ def account(lab: Lab) -> Iterator[str]:
     lab.run("sacctmgr", "-i", "add", "user", WHO, f"account={name}", user="")
     yield name
     lab.run("scancel", "--user", WHO, user="")
-    until(lambda: lab.run("squeue", "-h", "-u", WHO, user="").stdout, lambda text: not text)
+    wait_for(lambda: over(lab, name))
     lab.run("sacctmgr", "-i", "delete", "user", WHO, f"account={name}", user="", check=False)
     lab.run("sacctmgr", "-i", "delete", "account", name, user="", check=False)
 
@@ -74,14 +74,6 @@ def books(lab: Lab) -> Iterator[Books]:
     folder = lab.run("mktemp", "-d", user="").stdout.strip()
     yield Books(lab, folder)
     lab.run("rm", "-r", folder, user="")
-
-
-def until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not good(found := look()):
-        assert time.monotonic() < end, found
-        time.sleep(1)
-    return found
 
 
 def submit(lab: Lab, account: str, *options: str, command: str = "sleep 2") -> str:
@@ -105,8 +97,12 @@ def counter(lab: Lab, account: str) -> tuple[str, int]:
     return found["limit"], int(found["counted"])
 
 
-def over(lab: Lab) -> bool:
-    return not lab.run("squeue", "-h", "-u", WHO, user="").stdout.strip()
+def over(lab: Lab, account: str) -> bool:
+    """None of their jobs is in the queue any more, and slurmdbd has heard of each end."""
+    if lab.run("squeue", "-h", "-u", WHO, user="").stdout.strip():
+        return False
+    asked = ("sacct", "-D", "-X", "-n", "-P", "-a", "-A", account, "-S", "now-1days", "-o", "End")
+    return "Unknown" not in lab.run(*asked, user="").stdout
 
 
 def test_a_job_beyond_the_balance_waits_and_a_refund_lets_it_run(lab, books, account) -> None:
@@ -118,10 +114,10 @@ def test_a_job_beyond_the_balance_waits_and_a_refund_lets_it_run(lab, books, acc
     assert (applied["outcome"], applied["after"]) == ("set", 1)
     assert counter(lab, account) == ("1", 0)
     lost = submit(lab, account, "--gpus-per-node=2", command="sleep 40")
-    until(lambda: over(lab), bool)
+    wait_for(lambda: over(lab, account))
     assert counter(lab, account)[1] >= 1
     late = submit(lab, account, "--gpus-per-node=1", command="sleep 300")
-    shown = until(lambda: state(lab, late), lambda text: re.search("AssocGrp.*Minutes", text))
+    shown = wait_for(lambda: state(lab, late), lambda text: re.search("AssocGrp.*Minutes", text))
     assert shown.startswith("PENDING")
 
     def read_balance() -> dict[str, Any]:
@@ -130,12 +126,12 @@ def test_a_job_beyond_the_balance_waits_and_a_refund_lets_it_run(lab, books, acc
         return row
 
     # slurmctld tells slurmdbd of a job that waits only some seconds later.
-    balance = until(read_balance, lambda row: row["reserved"])
+    balance = wait_for(read_balance, lambda row: row["reserved"])
     assert balance["left"] < 0
     assert balance["reserved"] == pytest.approx(2 / 60)
     books.slurmkit("allocation", "refund", lost, "--why", "node died")
     assert books.apply()["outcome"] == "set"
-    until(lambda: state(lab, late), lambda text: text.startswith("RUNNING"))
+    wait_for(lambda: state(lab, late), lambda text: text.startswith("RUNNING"))
 
 
 def test_ledger_and_slurm_count_the_same(lab: Lab, books: Books, account: str) -> None:
@@ -145,15 +141,16 @@ def test_ledger_and_slurm_count_the_same(lab: Lab, books: Books, account: str) -
     assert books.apply()["outcome"] == "set"
     for number in range(6):
         submit(lab, account, f"--gpus-per-node={number % 2 + 1}", command=f"sleep {5 + number}")
-    cancelled = submit(lab, account, "--gpus-per-node=2", command="sleep 300")
-    again = submit(lab, account, "--gpus-per-node=1", "--requeue", command="sleep 25")
+    cancelled = submit(lab, account, "--gpus-per-node=2", "--time=30", command="sleep 1500")
+    first_waits = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 1500; sleep 5'
+    again = submit(lab, account, "--gpus-per-node=1", "--requeue", "--time=30", command=first_waits)
     for job in (cancelled, again):
-        until(lambda job=job: state(lab, job), lambda text: text.startswith("RUNNING"))
+        wait_for(lambda job=job: state(lab, job), lambda text: text.startswith("RUNNING"))
     time.sleep(10)
     lab.run("scancel", cancelled, user=WHO)
     lab.run("scontrol", "requeue", again, user=WHO)
     lab.run("scontrol", "update", f"jobid={again}", "starttime=now", user="", check=False)
-    until(lambda: over(lab), bool)
+    wait_for(lambda: over(lab, account))
     compared = books.verify()
     limit, counted = counter(lab, account)
     (balance,) = books.rows("balance", "--account", account)
@@ -165,7 +162,7 @@ def test_ledger_and_slurm_count_the_same(lab: Lab, books: Books, account: str) -
         "sacctmgr", "-i", "modify", "account", "where", f"name={account}", "set",
         "GrpTRESMins=gres/gpu=9999", user="",
     )  # fmt: skip
-    other = until(books.verify, lambda row: row["before"] == 9999)
+    other = wait_for(books.verify, lambda row: row["before"] == 9999)
     assert any("somebody else changed the limit" in cause for cause in other["causes"])
     assert books.apply()["outcome"] == "set"
     assert counter(lab, account)[0] == str(counted + other["left"])
@@ -188,14 +185,14 @@ def test_a_qos_refuses_what_is_beyond_the_balance(lab: Lab, books: Books, accoun
         lab.run("sacctmgr", "-i", "modify", "account", account, "set", f"qos+={qos}", user="")
         words = ["sbatch", f"--account={account}", f"--qos={qos}", "--partition=gpu", "--time=10"]
         argv = [*words, "--gpus-per-node=1", "--output=/dev/null", "--wrap=true"]
-        refused = until(
+        refused = wait_for(
             lambda: lab.run(*argv, user=WHO, check=False),
             lambda done: "Invalid qos" not in done.stderr,
         )
         assert refused.returncode != 0
         assert "QOS" in refused.stderr or "limit" in refused.stderr
         submit(lab, account, f"--qos={qos}", "--gpus-per-node=2", command="sleep 70")
-        until(lambda: over(lab), bool)
+        wait_for(lambda: over(lab, account))
         again = books.apply()
         assert (again["outcome"], again["after"]) == ("set", again["left"])
         assert again["counted"] >= 2
@@ -232,22 +229,24 @@ def test_a_job_beyond_the_balance_runs_in_a_free_qos(lab: Lab, books: Books, acc
         assert books.apply()["outcome"] == "set"
         allowed = f"qos+={qos},scavenger"
         lab.run("sacctmgr", "-i", "modify", "account", account, "set", allowed, user="")
-        until(
+        wait_for(
             lambda: lab.run("sbatch", "--test-only", f"--account={account}", f"--qos={qos}",
                             "--wrap=true", user=WHO, check=False).stderr,
             lambda said: "Invalid qos" not in said,
         )  # fmt: skip
         given = (f"--qos={qos}", "--gpus-per-node=2", "--time=5")
         submit(lab, account, *given, command="sleep 45")
-        until(lambda: over(lab), bool)
-        beyond = submit(lab, account, *given, command="sleep 20")
-        until(reasons, lambda shown: shown[beyond] == f"{qos}|PENDING|QOSGrpGRESMinutes")
+        wait_for(lambda: over(lab, account))
+        beyond = submit(lab, account, *given, command="sleep 280")
+        wait_for(reasons, lambda shown: shown[beyond] == f"{qos}|PENDING|QOSGrpGRESMinutes")
         books.slurmkit("ledger", "ingest")
         (move,) = json.loads(books.slurmkit("allocation", "apply", "--json").stdout)["moves"]
         assert (move["job"], move["user"], move["outcome"]) == (beyond, WHO, "moved")
         assert (move["minutes"], move["left"]) == (10, 0)
-        until(reasons, lambda shown: shown.get(beyond, "").startswith("scavenger|RUNNING"))
-        until(lambda: over(lab), bool)
+        wait_for(reasons, lambda shown: shown.get(beyond, "").startswith("scavenger|RUNNING"))
+        time.sleep(2)
+        lab.run("scancel", beyond, user=WHO)
+        wait_for(lambda: over(lab, account))
         books.slurmkit("ledger", "ingest")
         report = ("report", "usage", "--by", "qos", "--account", account, "--format", "json")
         rows = json.loads(books.slurmkit(*report).stdout)["rows"]

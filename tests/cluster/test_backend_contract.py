@@ -10,13 +10,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from cluster_lab import CLUSTER
+from waiting import PATIENCE, wait_for
 
 from slurmkit import errors
 from slurmkit.config.plugins import plugins
@@ -72,7 +73,7 @@ class Drivers:
 
     def close(self) -> None:
         for process in self._running.values():
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE)
         self._let_in.close()
 
 
@@ -93,7 +94,7 @@ class Remote:
         self._ways += [("way", way) for way in answer["ways"]]
         return answer["value"] if "value" in answer else _raise(answer)
 
-    def submit(self, command: str = "sleep 120", *options: tuple[str, str], **given: Any) -> str:
+    def submit(self, command: str = "sleep 300", *options: tuple[str, str], **given: Any) -> str:
         """Send a job to partition cpu, unless an option says otherwise."""
         defaults = {"job-name": "contract", "partition": "cpu", "time": "5", "output": "/dev/null"}
         chosen = {**defaults, **dict(options)}
@@ -120,19 +121,12 @@ class Remote:
     def ended(self) -> str:
         """A job that slurmctld remembers as ended."""
         job_id = self.submit("true")
-        until(lambda: self.row(job_id)["state"] == "COMPLETED")
+        wait_for(lambda: self.row(job_id)["state"] == "COMPLETED")
         return job_id
 
 
 def _raise(answer: dict[str, str]) -> NoReturn:
     raise getattr(errors, answer["error"])(answer["words"])
-
-
-def until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +151,7 @@ def backend(drivers: Drivers, request: pytest.FixtureRequest) -> Iterator[Remote
 
 def test_the_id_is_that_of_the_job_in_the_queue(backend: Remote) -> None:
     job_id = backend.submit(
-        "sleep 60", ("partition", "gpu"), ("gpus-per-node", "a100:2"), ("qos", "high")
+        "sleep 300", ("partition", "gpu"), ("gpus-per-node", "a100:2"), ("qos", "high")
     )
     row = backend.row(job_id)
     facts = {name: row[name] for name in ("job_id", "name", "user", "partition", "qos")}
@@ -168,12 +162,12 @@ def test_the_id_is_that_of_the_job_in_the_queue(backend: Remote) -> None:
         "partition": "gpu",
         "qos": "high",
     }
-    until(lambda: backend.row(job_id)["state"] == "RUNNING")
+    wait_for(lambda: backend.row(job_id)["state"] == "RUNNING")
     assert backend.row(job_id)["gpus"] == 2
 
 
 def test_the_script_is_sent_byte_for_byte(backend: Remote) -> None:
-    command = "echo 'a  b' \"$HOME\" \\\n\t# ünïcode 🙂\n\nsleep 30"
+    command = "echo 'a  b' \"$HOME\" \\\n\t# ünïcode 🙂\n\nsleep 300"
     job_id = backend.submit(command)
     kept = backend.lab.run("scontrol", "write", "batch_script", job_id, "-").stdout
     assert kept.rstrip("\n").endswith(command)
@@ -192,7 +186,7 @@ def test_a_refused_job_leaves_nothing(backend: Remote) -> None:
 
 
 def test_a_job_waits_for_those_it_comes_after(backend: Remote) -> None:
-    first, second = backend.submit("sleep 60"), backend.submit("sleep 60")
+    first, second = backend.submit("sleep 300"), backend.submit("sleep 300")
     third = backend.submit("true", after=[f"afterok:{first}:{second}"])
     waits = backend.row(third)
     assert waits["state"] == "PENDING"
@@ -202,9 +196,10 @@ def test_a_job_waits_for_those_it_comes_after(backend: Remote) -> None:
 
 
 def test_what_comes_after_a_failure_is_given_up(backend: Remote) -> None:
-    first = backend.submit("sleep 3; exit 1")
+    first = backend.submit("exit 1", hold=True)
     second = backend.submit("true", after=[f"afterok:{first}"])
-    until(lambda: backend.row(second)["state"] == "CANCELLED")
+    backend("release", job_id=first)
+    wait_for(lambda: backend.row(second)["state"] == "CANCELLED")
 
 
 def test_a_job_is_sent_held_with_words_after_its_comment(backend: Remote) -> None:
@@ -215,7 +210,7 @@ def test_a_job_is_sent_held_with_words_after_its_comment(backend: Remote) -> Non
     own = r" slurmkit:[0-9a-f]{16}" if backend.name == OVER_SSH else ""
     assert re.fullmatch(f"mine slurmkit:abc{own}", said.strip())
     backend("release", job_id=job_id)
-    until(lambda: backend.row(job_id)["state"] == "COMPLETED")
+    wait_for(lambda: backend.row(job_id)["state"] == "COMPLETED")
 
 
 def test_cancel(backend: Remote) -> None:
@@ -227,12 +222,12 @@ def test_cancel(backend: Remote) -> None:
         UNKNOWN: "NoSuchJob",
         others: "Refused",
     }
-    until(lambda: backend.row(job_id)["state"] == "CANCELLED")
+    wait_for(lambda: backend.row(job_id)["state"] == "CANCELLED")
     assert backend.row(others)["state"] in {"PENDING", "RUNNING"}
 
 
 def _plain() -> dict[str, object]:
-    script = "#!/bin/bash\n#SBATCH --partition=cpu\n#SBATCH --output=/dev/null\nsleep 60\n"
+    script = "#!/bin/bash\n#SBATCH --partition=cpu\n#SBATCH --output=/dev/null\nsleep 300\n"
     return {"script": script, "options": []}
 
 
@@ -241,9 +236,9 @@ def test_a_signal_reaches_the_batch_shell(backend: Remote) -> None:
     trap = f"trap 'echo caught >{out}; exit 3' USR1; echo ready >{out}; while :; do sleep 1; done"
     job_id = backend.submit(trap)
     read = ("cat", out)
-    until(lambda: backend.lab.run(*read, check=False).stdout == "ready\n")
+    wait_for(lambda: backend.lab.run(*read, check=False).stdout == "ready\n")
     assert backend.cancel(job_id, signal="B:USR1") == {}
-    until(lambda: backend.lab.run(*read).stdout == "caught\n")
+    wait_for(lambda: backend.lab.run(*read).stdout == "caught\n")
     backend.lab.run("rm", out)
 
 
@@ -254,23 +249,24 @@ def test_a_job_that_waits_takes_no_signal(backend: Remote) -> None:
 
 
 def test_hold_and_release(backend: Remote) -> None:
-    job_id = backend.submit("sleep 60", ("begin", "now+1hour"))
+    job_id = backend.submit("sleep 300", ("begin", "now+1hour"))
     backend("hold", job_id=job_id)
     held = backend.row(job_id)
     assert (held["reason"], held["priority"]) == ("JobHeldUser", 0)
     backend("release", job_id=job_id)
-    until(lambda: backend.row(job_id)["reason"] != "JobHeldUser")
+    wait_for(lambda: backend.row(job_id)["reason"] != "JobHeldUser")
     assert backend.row(job_id)["state"] == "PENDING"
 
 
 def test_requeue(backend: Remote) -> None:
-    job_id = backend.submit("sleep 60")
-    until(lambda: backend.row(job_id)["state"] == "RUNNING")
+    job_id = backend.submit("sleep 300")
+    wait_for(lambda: backend.row(job_id)["state"] == "RUNNING")
     before = backend.row(job_id)["submitted"]
     time.sleep(1)
     backend("requeue", job_id=job_id)
-    until(lambda: backend.row(job_id)["submitted"] > before)
-    assert backend.row(job_id)["state"] in {"PENDING", "COMPLETING", "REQUEUED"}
+    wait_for(lambda: backend.row(job_id)["submitted"] > before)
+    show = ("scontrol", "-o", "show", "job", job_id)  # soon it may run again
+    wait_for(lambda: "Restarts=1 " in backend.lab.run(*show).stdout)
 
 
 def test_a_job_that_may_not_be_requeued(backend: Remote) -> None:
@@ -278,7 +274,7 @@ def test_a_job_that_may_not_be_requeued(backend: Remote) -> None:
     script["script"] = str(script["script"]).replace("sleep", "#SBATCH --no-requeue\nsleep")
     job_id = backend("submit", submission=script)
     backend.sent.append(job_id)
-    until(lambda: backend.row(job_id)["state"] == "RUNNING")
+    wait_for(lambda: backend.row(job_id)["state"] == "RUNNING")
     with pytest.raises(errors.Refused):
         backend("requeue", job_id=job_id)
 
@@ -292,12 +288,12 @@ def test_update(backend: Remote) -> None:
     assert row["name"] == 'a b=c "x"'
     before = row["priority"]
     backend("update", job_id=job_id, changes={"nice": "50"})
-    until(lambda: backend.row(job_id)["priority"] < before)
+    wait_for(lambda: backend.row(job_id)["priority"] < before)
 
 
 def test_a_running_jobs_time_limit_goes_down_only(backend: Remote) -> None:
-    job_id = backend.submit("sleep 60")
-    until(lambda: backend.row(job_id)["state"] == "RUNNING")
+    job_id = backend.submit("sleep 300")
+    wait_for(lambda: backend.row(job_id)["state"] == "RUNNING")
     with pytest.raises(errors.Refused, match="denied"):
         backend("update", job_id=job_id, changes={"time": "10"})
     backend("update", job_id=job_id, changes={"time": "3"})
@@ -332,7 +328,7 @@ def test_requeue_of_an_unknown_job(backend: Remote) -> None:
 
 def test_an_array(backend: Remote) -> None:
     """One task is controlled by its id, those that wait by theirs, all by the array's."""
-    job_id = backend.submit("sleep 60", ("array", "1-9%1"), ("begin", "now+1hour"))
+    job_id = backend.submit("sleep 300", ("array", "1-9%1"), ("begin", "now+1hour"))
     (row,) = backend.rows(job_id)
     assert row["job_id"] == f"{job_id}_[1-9%1]"
     backend("hold", job_id=f"{job_id}_3")
@@ -347,13 +343,13 @@ def test_an_array(backend: Remote) -> None:
     ]
     assert sorted(index for span in spans for index in span) == [1, 2, 3, 6, 8, 9]
     assert backend.cancel(job_id) == {}
-    until(lambda: backend("queue", job_ids=[job_id]) == [])
+    wait_for(lambda: backend("queue", job_ids=[job_id]) == [])
 
 
 def test_an_array_that_has_ended_in_part(backend: Remote) -> None:
     """Slurm ends badly for it, though it does what was asked for all tasks that have not ended."""
-    job_id = backend.submit("[ $SLURM_ARRAY_TASK_ID = 0 ] || sleep 60", ("array", "0-3%2"))
-    until(lambda: backend.row(f"{job_id}_0")["state"] == "COMPLETED")
+    job_id = backend.submit("[ $SLURM_ARRAY_TASK_ID = 0 ] || sleep 300", ("array", "0-3%2"))
+    wait_for(lambda: backend.row(f"{job_id}_0")["state"] == "COMPLETED")
     backend("hold", job_id=job_id)
     assert backend.row(f"{job_id}_3")["reason"] == "JobHeldUser"
     backend("update", job_id=job_id, changes={"time": "1"})
@@ -362,7 +358,7 @@ def test_an_array_that_has_ended_in_part(backend: Remote) -> None:
         backend("update", job_id=job_id, changes={"partition": "gpu"})
     backend("release", job_id=job_id)
     assert backend.cancel(job_id) == {}
-    until(lambda: {row["state"] for row in backend.rows(job_id)} == {"COMPLETED", "CANCELLED"})
+    wait_for(lambda: {row["state"] for row in backend.rows(job_id)} == {"COMPLETED", "CANCELLED"})
     with pytest.raises(errors.JobOver):
         backend("hold", job_id=job_id)
 
@@ -380,7 +376,7 @@ def test_a_het_job(backend: Remote) -> None:
     assert second["partition"] == "untyped"
     assert backend.cancel(f"{job_id}+1") == {f"{job_id}+1": "Refused"}
     assert backend.cancel(job_id) == {}
-    until(lambda: {row["state"] for row in backend.rows(job_id)} == {"CANCELLED"})
+    wait_for(lambda: {row["state"] for row in backend.rows(job_id)} == {"CANCELLED"})
 
 
 @pytest.mark.parametrize(
@@ -407,12 +403,12 @@ def test_the_callers_environment_changes_nothing(backend: Remote) -> None:
         "PYXIS_CONTAINER_IMAGE=nowhere", "SRUN_CPUS_PER_TASK=9", "MINE=kept",
     )  # fmt: skip
     out = f"contract-{time.time_ns()}"
-    command = f"env >{out}.part; mv {out}.part {out}; sleep 60"
+    command = f"env >{out}.part; mv {out}.part {out}; sleep 300"
     job_id = backend.submit(command, env=leaks)
     backend.sent.append(job_id)
     row = backend("queue", job_ids=[job_id], env=leaks)[0]
     assert (row["partition"], row["qos"], row["time_limit"]) == ("cpu", "normal", "5:00")
-    until(lambda: backend.lab.run("test", "-e", out, check=False).returncode == 0)
+    wait_for(lambda: backend.lab.run("test", "-e", out, check=False).returncode == 0)
     seen = dict(
         line.split("=", 1)
         for line in backend.lab.run("cat", out).stdout.splitlines()
@@ -423,7 +419,7 @@ def test_the_callers_environment_changes_nothing(backend: Remote) -> None:
     assert {name for name in seen if name.startswith(("PYXIS_", "SBATCH_", "SCANCEL_"))} == set()
     assert "SRUN_CPUS_PER_TASK" not in seen
     assert backend.cancel(job_id, env=leaks) == {}
-    until(lambda: backend.row(job_id)["state"] == "CANCELLED")
+    wait_for(lambda: backend.row(job_id)["state"] == "CANCELLED")
     backend.lab.run("rm", out)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -150,10 +151,8 @@ def test_factors_add_up_to_the_priority(lab: Lab, limited: str) -> None:
     options = (f"--qos={limited}", "--partition=untyped", "--gres=gpu:4", "--time=1", "--mem=100")
     done = lab.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap=true")
     job_id = done.stdout.strip()
-    deadline = time.monotonic() + 30
-    while not (job := factors(lab, job_id)):
-        assert time.monotonic() < deadline, "sprio never showed the job"
-        time.sleep(0.5)
+    job = wait_for(lambda: factors(lab, job_id))
+    assert job is not None
     parts = ("site", "age", "association", "fairshare", "job_size", "partition_factor", "qos")
     assert abs(job["priority"] - sum(job[part] for part in parts) + job["nice"]) <= 2
     assert job["partition"] == "untyped"

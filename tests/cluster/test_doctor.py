@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cluster_lab import Lab, Site
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -106,10 +107,7 @@ def _spoil(site: Site) -> None:
     site.lab.run("sacctmgr", "-i", "delete", "user", "zoe", user="", service="ctld")
     # Tracked TRES are only read anew at a start.
     subprocess.run(["docker", "restart", "-t", "5", site.lab.container("ctld")], check=True)
-    deadline = time.monotonic() + 60
-    while site.lab.run("scontrol", "ping", check=False).returncode:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_for(lambda: site.lab.run("scontrol", "ping", check=False).returncode == 0)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -91,6 +91,7 @@ def map_two_thousand(lab: Lab, folder: str, chunksize: int | None) -> tuple[int,
     return got["tasks"], len(lab.run("cat", f"{folder}/sbatch.calls").stdout.splitlines())
 
 
+@pytest.mark.timeout(2700)
 def test_two_thousand_calls(lab: Lab, folder: str) -> None:
     tasks, submits = map_two_thousand(lab, folder, None)
     assert submits == 1
@@ -117,7 +118,7 @@ with executor(partition="gpu", gpus="a100:2", cpus_per_task=2) as made:
         shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
         return {"shown": shown, **{name: os.environ.get(name) for name in names}}
     future = made.submit(look)
-    found = future.result(120)
+    found = future.result(400)
 answer(job=future.job_id, **found)
 """
     found = answer(lab, folder, script)
@@ -135,7 +136,7 @@ def test_found_again_by_a_new_process(lab: Lab, folder: str) -> None:
 made = executor(max_workers=4)
 futures = made.submit_all(lambda x: time.sleep(x) or x * x, range(8))
 print(futures[0].job, flush=True)
-futures[0].result(120)
+futures[0].result(400)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     gone = run(lab, folder, killed, check=False)
@@ -143,7 +144,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     job = gone.stdout.strip()
     again = f"""
 futures = Executor.attach("{job}")
-answer(found=[future.result(120) for future in futures])
+answer(found=[future.result(400) for future in futures])
 """
     assert answer(lab, folder, again)["found"] == [x * x for x in range(8)]
     assert answer(lab, folder, again)["found"] == [x * x for x in range(8)]
@@ -154,13 +155,18 @@ answer(found=[future.result(120) for future in futures])
 
 def test_what_is_over_is_forgotten(lab: Lab, folder: str) -> None:
     script = """
+def wait(_):
+    while not os.path.exists("go-on"):
+        time.sleep(0.2)
+
 with executor(max_workers=2) as made:
-    futures = made.submit_all(time.sleep, [5, 5])
+    futures = made.submit_all(wait, [0, 1])
     try:
         Executor.forget(futures[0].job)
     except Exception as error:
         words = str(error)
-end = time.monotonic() + 60
+    open("go-on", "w").close()
+end = time.monotonic() + 300
 while time.monotonic() < end:
     try:
         Executor.forget(futures[0].job)
@@ -203,7 +209,7 @@ resultfiles.write_whole({forged!r}, data)
         folder,
         f"""
 (future,) = Executor.attach("{sent["job"]}")
-error = future.exception(60)
+error = future.exception(400)
 answer(kind=type(error).__name__, words=str(error))
 """,
     )
@@ -219,17 +225,13 @@ made = executor(max_workers=3, job_name="given-up")
 futures = made.submit_all(time.sleep, [600] * 6)
 while not futures[0].running():
     time.sleep(0.1)
-began = time.monotonic()
 made.shutdown(cancel_futures=True)
-answer(cancelled=[future.cancelled() for future in futures], seconds=time.monotonic() - began)
+answer(cancelled=[future.cancelled() for future in futures])  # none has ended by itself
 """
     got = answer(lab, folder, script)
     assert got["cancelled"] == [True] * 6
-    assert got["seconds"] < 30
-    end = time.monotonic() + 60
-    while lab.run("squeue", "--noheader", "--me", "--name=given-up").stdout:
-        assert time.monotonic() < end
-        time.sleep(0.5)
+    left = ("squeue", "--noheader", "--me", "--name=given-up")
+    wait_for(lambda: not lab.run(*left).stdout)
 
 
 def test_a_job_that_is_cancelled_elsewhere_is_no_hang(lab: Lab, folder: str) -> None:
@@ -240,10 +242,10 @@ with executor() as made:
     while not future.running():
         time.sleep(0.1)
     subprocess.run(["scancel", future.job_id], check=True)
-    error = future.exception(120)
+    error = future.exception(400)
 answer(kind=type(error).__name__, words=str(error))
 """
-    got = answer(lab, folder, script, timeout=240)
+    got = answer(lab, folder, script)
     assert got["kind"] == "ResultLost"
     assert "left no result: cancelled by alice" in got["words"]
 
@@ -260,7 +262,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")' "$@"
     lab.run("chmod", "+x", f"{folder}/old")
     script = f"""
 with executor(python="{folder}/old") as made:
-    error = made.submit(abs, -1).exception(120)
+    error = made.submit(abs, -1).exception(400)
 answer(kind=type(error).__name__, words=str(error))
 """
     got = answer(lab, folder, script)
@@ -280,7 +282,7 @@ sys.path[:0] = ["{own}", "{folder}"]
 import answers
 with warnings.catch_warnings(record=True) as seen, executor() as made:
     warnings.simplefilter("always")
-    found = made.submit(answers.which).result(120)
+    found = made.submit(answers.which).result(400)
 answer(found=found, words=[str(each.message) for each in seen])
 """
     got = answer(lab, folder, script)
@@ -293,7 +295,7 @@ def test_a_folder_that_nodes_do_not_share(lab: Lab, folder: str) -> None:
     own = lab.run("mktemp", "-d", "/tmp/own.XXXXXX").stdout.strip()
     script = f"""
 with executor(folder="{own}") as made:
-    error = made.submit(abs, -1).exception(120)
+    error = made.submit(abs, -1).exception(400)
 answer(kind=type(error).__name__, words=str(error))
 """
     got = answer(lab, folder, script)
@@ -305,6 +307,6 @@ answer(kind=type(error).__name__, words=str(error))
 def test_the_guide(lab: Lab, folder: str) -> None:
     """Its scripts run as they stand, one after another."""
     scripts = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    said = [run(lab, folder, script, timeout=240).stdout for script in scripts]
+    said = [run(lab, folder, script).stdout for script in scripts]
     shown = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     assert [text for text in said if text] == shown

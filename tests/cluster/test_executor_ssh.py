@@ -65,7 +65,7 @@ def laptop(lab: Lab) -> Iterator[Lab]:
 def answer(lab: Lab, script: str) -> dict[str, Any]:
     env = (f"HOME={LAPTOP}/home", f"SLURMKIT_CONFIG={LAPTOP}/slurmkit.toml", "PATH=/usr/bin:/bin")
     command = f"cd {LAPTOP} && exec env -i {' '.join(env)} {PYTHON} -"
-    said = lab.run("bash", "-c", command, input=BEGIN + script, timeout=300).stdout
+    said = lab.run("bash", "-c", command, input=BEGIN + script).stdout
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
@@ -84,7 +84,7 @@ with executor(max_workers=8) as made:
     futures = made.submit_all(call, range(200))
     found = []
     for future in futures:
-        error = future.exception(200)
+        error = future.exception(400)
         found.append(type(error).__name__ if error else future.result())
 answer(found=found, log=str(futures[0].log), job=futures[0].job)
 """
@@ -101,7 +101,7 @@ answer(found=found, log=str(futures[0].log), job=futures[0].job)
 futures = Executor.attach("{got["job"]}", Cluster("lab"))
 found = [future.result() for future in futures[:5]]
 for future in futures:
-    future.exception(200)
+    future.exception(400)
 Executor.forget("{got["job"]}", Cluster("lab"))
 answer(found=found)
 """
@@ -114,8 +114,8 @@ def test_own_modules_travel(laptop: Lab) -> None:
     script = """
 import own
 with executor() as made:
-    found = made.submit(own.scaled, 4).result(120)
-    where = made.submit(lambda: own.__file__).result(120)
+    found = made.submit(own.scaled, 4).result(400)
+    where = made.submit(lambda: own.__file__).result(400)
 answer(found=found, where=where)
 """
     found = answer(laptop, script)
@@ -159,7 +159,7 @@ with executor(on_timeout="requeue") as made:
         time.sleep(0.1)
     words = ("--cluster", "lab", "interrupt", future.job, "--as", "timeout")
     subprocess.run([sys.executable, "-m", "slurmkit", *words], check=True)
-    at, runs = future.result(240)
+    at, runs = future.result(400)
 answer(at=at, runs=runs)
 """
     found = answer(laptop, script)
@@ -181,14 +181,14 @@ from slurmkit.errors import PythonDiffers
 with executor(python="python3") as made:
     future = made.submit(lambda: list(sys.version_info[:2]))
     try:
-        answer(found=future.result(200))
+        answer(found=future.result(400))
     except PythonDiffers as error:
         answer(found=str(error))
 """
     with person.let_in():
         done = subprocess.run(
             [sys.executable, "-"], input=BEGIN + script, env=person.env, cwd=tmp_path,
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])["found"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -20,26 +21,20 @@ SCRIPT = f"""#!/bin/bash
 gpu-play idle # whatever a job before it left behind
 IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
 gpu-play --gpu "${{gpus[0]}}" busy 80 memory 2G power {WATTS}
-gpu-play --for 600 power {WATTS}
+gpu-play --for 3000 power {WATTS}
 """
-
-
-def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
 
 
 Samples = list[tuple[str, dict[str, str], float]]
 
 
 # For a second the exporter gives the same reading again, which others may have asked for: so it is
-# asked until the reading is another.
+# asked until the reading is another. That was made after the question before was sent.
 FRESH_PAGE = r"""
 seconds_of() { grep '^slurmkit_gpu_exporter_scrape_seconds' <<<"$1"; }
+asked=$(date +%s.%N)
 old=$(curl -sf "$1") || exit
-while began=$(date +%s.%N) && page=$(curl -sf "$1") &&
+while began=$asked && asked=$(date +%s.%N) && page=$(curl -sf "$1") &&
     [[ $(seconds_of "$page") = $(seconds_of "$old") ]]; do
     sleep 0.1
 done
@@ -74,7 +69,7 @@ def start(lab: Lab) -> Iterator[Callable[..., tuple[str, list[str]]]]:
     started = []
 
     def job(*options: str) -> tuple[str, list[str]]:
-        argv = ("sbatch", "--parsable", "--time=5", "--mem=1G", "--output=/dev/null", *options)
+        argv = ("sbatch", "--parsable", "--time=60", "--mem=1G", "--output=/dev/null", *options)
         job_id = lab.run(*argv, input=SCRIPT).stdout.strip()
         started.append(job_id)
         show = ("scontrol", "-d", "show", "job", job_id)
@@ -87,21 +82,15 @@ def start(lab: Lab) -> Iterator[Callable[..., tuple[str, list[str]]]]:
     lab.run("scancel", *started, check=False)
 
 
-def is_busy(lab: Lab, node: str, index: str) -> bool:
-    _, samples = scrape(lab, node)
-    return any(
-        name == "slurmkit_gpu_utilization_ratio" and labels["gpu"] == index and number == 0.8
-        for name, labels, number in samples
-    )
-
-
 @pytest.mark.parametrize("node", ["c1", "c2"])
 def test_a_busy_and_an_idle_gpu_are_told_apart(
     lab: Lab, start: Callable[..., tuple[str, list[str]]], node: str
 ) -> None:
     """On c2 the driver's order is not Slurm's."""
     job, (busy, idle) = start(f"--nodelist={node}", "--gres=gpu:a100:2")
-    wait_for(lambda: is_busy(lab, node, busy))
+    # Power is what the script sees to last, and to that of the idle one after that of the other.
+    draws = lambda seen: value(seen[1], "power_watts", gpu=idle) == WATTS  # noqa: E731
+    wait_for(lambda: scrape(lab, node), draws)
     first, before = scrape(lab, node)
     time.sleep(10)
     last, after = scrape(lab, node)
@@ -120,10 +109,15 @@ def test_mig_instances_have_jobs_and_use_of_their_own(
     lab: Lab, start: Callable[..., tuple[str, list[str]]]
 ) -> None:
     job, (busy, idle) = start("-p", "mig", "--gres=gpu:a100_1g.5gb:2")
-    wait_for(lambda: is_busy(lab, "c5", busy))
+
+    def whole_draws() -> float:
+        """The power of the GPU of both; the script sees to it last."""
+        _, samples = scrape(lab, "c5")
+        (whole,) = {named["uuid"] for _, named, _ in samples if named.get("gpu") == busy}
+        return value(samples, "power_watts", uuid=whole, mig="")
+
+    wait_for(whole_draws, lambda watts: watts >= 2 * WATTS)
     _, samples = scrape(lab, "c5")
     for index, use in ((busy, 0.8), (idle, 0)):
         assert value(samples, "utilization_ratio", gpu=index) == use
         assert value(samples, "job", gpu=index, job=job) == 1
-    (whole,) = {named["uuid"] for _, named, _ in samples if named.get("gpu") == busy}
-    assert value(samples, "power_watts", uuid=whole, mig="") >= 2 * WATTS

@@ -9,26 +9,52 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from cluster_lab import cluster_command
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 WATTS = 300
 GPU_NODES = 6
-INTERVAL = 5  # seconds between two samples of the cluster's Prometheus
-# The Makefile makes it five minutes with SLOW=1.
+# Seconds between two samples: of the site's service, and of the cluster's Prometheus.
+INTERVALS = {"exporters": 10, "prometheus": 5}
+CACHED = 1  # seconds for which an exporter gives the same reading again
+# How long a job plays at least. The Makefile makes it five minutes with SLOW=1.
 SECONDS = int(os.environ.get("SLURMKIT_TEST_GPU_SECONDS", "100"))
-# One GPU is busy, the other is not; both draw power until the job ends.
+# One GPU is busy, the other is not; both draw power until the job is cancelled.
 SCRIPT = f"""#!/bin/bash
 gpu-play idle # whatever a job before it left behind
 IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
 gpu-play --gpu "${{gpus[0]}}" busy 80 memory 2G power {WATTS}
-gpu-play --for {SECONDS} power {WATTS}
+gpu-play --for 3000 power {WATTS}
+"""
+# Runs with the ledger: the samples of a job as the service has stored them, each as a `Sample` and
+# its GPU.
+STORED = """
+import json, struct, sys
+from slurmkit_accounting.gpu_use.recent import SAMPLE_FIELDS, unpack_sample
+from slurmkit_accounting.ledger.database import open_for_reading
+from slurmkit_accounting.ledger.schema.gpu_use import gpu_samples, gpu_use
+from sqlalchemy import select
+packed = struct.Struct("<" + "".join(kind for _, kind in SAMPLE_FIELDS))
+found = []
+with open_for_reading() as ledger, ledger.transaction() as connection:
+    job = gpu_use.c.job_id_raw == int(sys.argv[1])
+    query = select(gpu_use.c.id, gpu_use.c.gpu).where(job, gpu_use.c.source == "exporter")
+    gpus = dict(connection.execute(query).all())
+    for row in connection.execute(select(gpu_samples).order_by(gpu_samples.c.taken)):
+        for number, _, read in (
+            unpack_sample(row.at, fields) for fields in packed.iter_unpack(row.samples)
+        ):
+            if number in gpus:
+                sample = (read.at, read.utilisation, read.watts, read.joules, row.taken, read.at)
+                found.append((gpus[number], sample))
+print(json.dumps(found))
 """
 # On c2 the driver's order is not Slurm's; c5 has MIG instances.
 JOBS = {
@@ -52,33 +78,58 @@ url = "http://prometheus:9090"
 Shown = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-def submit(lab: Lab, *options: str, script: str = SCRIPT) -> str:
-    argv = ("sbatch", "--parsable", "--time=15", "--mem=1G", "--output=/dev/null", *options)
-    return lab.run(*argv, input=script).stdout.strip()
+class Sample(NamedTuple):
+    """What was read of a GPU once; None is unknown.
+
+    Attributes:
+        at: epoch seconds that the sample has.
+        use: utilisation, 0 to 1.
+        joules: the counter of its energy.
+        begun: the exporter was asked not before this; `answered`: and not after this.
+    """
+
+    at: float
+    use: float
+    watts: float | None
+    joules: float | None
+    begun: float
+    answered: float
 
 
-def wait_for_end(lab: Lab, job: str, seconds: float = SECONDS + 120) -> None:
-    deadline = time.monotonic() + seconds
-    while lab.run("squeue", "-h", "-j", job, check=False).stdout.strip():
-        assert time.monotonic() < deadline, f"job {job} does not end"
-        time.sleep(1)
+def submit(lab: Lab, *options: str) -> str:
+    """Submit the script, which goes on until the job is cancelled."""
+    argv = ("sbatch", "--parsable", "--time=60", "--mem=1G", "--output=/dev/null", *options)
+    return lab.run(*argv, input=SCRIPT).stdout.strip()
 
 
-def record_of(show: Shown, job: str, seconds: float = 240) -> dict[str, Any]:
+def end(lab: Lab, job: str) -> None:
+    """Cancel a job, and wait until it is gone."""
+    lab.run("scancel", job)
+    wait_for_end(lab, job)
+
+
+def wait_for_end(lab: Lab, job: str) -> None:
+    wait_for(lambda: not lab.run("squeue", "-h", "-j", job, check=False).stdout.strip())
+
+
+def rows_of(show: Shown, job: str) -> list[dict[str, Any]]:
+    """What a ledger tells of a job; nothing while it cannot be asked."""
+    shown = show(job)
+    return json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
+
+
+def record_of(show: Shown, job: str) -> dict[str, Any]:
     """The ledger's record of a job that has ended, once it has its GPUs.
 
     Until Prometheus has answered about the whole run, there is what was read while it went on.
     """
-    deadline = time.monotonic() + seconds
-    while True:
-        shown = show(job)
-        rows = json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
-        if rows and rows[0]["end"] is not None and rows[0]["gpus"]:
-            sources = {gpu["source"] for gpu in rows[0]["gpus"]}
-            if sources <= {"exporter", "prometheus"}:
-                return rows[0]
-        assert time.monotonic() < deadline, shown
-        time.sleep(2)
+
+    def is_whole(rows: list[dict[str, Any]]) -> bool:
+        return bool(rows and rows[0]["end"] is not None and rows[0]["gpus"]) and {
+            gpu["source"] for gpu in rows[0]["gpus"]
+        } <= {"exporter", "prometheus"}
+
+    return wait_for(lambda: rows_of(show, job), is_whole, 600)[0]
 
 
 def show_gpus(lab: Lab, job: str) -> subprocess.CompletedProcess[str]:
@@ -90,75 +141,154 @@ def docker(*argv: str) -> None:
     subprocess.run(["docker", *argv], check=True, capture_output=True)
 
 
-def counted(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> float:
-    """What the counter of a GPU added in the time of a run, in joules: the integral of its power.
+def wait_for_samples(lab: Lab, job: str, count: int) -> int:
+    """Until the site's ledger has so many samples of both GPUs of a job that runs; how many."""
 
-    The driver's stub keeps that as lines of "EPOCH WATTS" for each of Slurm's indices.
+    def fewest() -> int:
+        rows = rows_of(lambda job: show_gpus(lab, job), job)
+        counts = [gpu["samples"] for gpu in rows[0]["gpus"]] if rows else []
+        return min(counts) if len(counts) == 2 else 0
+
+    return wait_for(fewest, lambda found: found >= count, 600)
+
+
+def wait_for_scrapes(lab: Lab, job: str, count: int) -> int:
+    """Until Prometheus has so many samples of both GPUs of a job; how many."""
+
+    def fewest() -> int:
+        found = ask_prometheus(lab, f'count_over_time(slurmkit_gpu_job{{job="{job}"}}[1h])')
+        counts = [int(series["value"][1]) for series in found]
+        return min(counts) if len(counts) == 2 else 0
+
+    return wait_for(fewest, lambda found: found >= count, 600)
+
+
+def ask_prometheus(lab: Lab, query: str, at: str = "") -> list[dict[str, Any]]:
+    """The series that answer a query, now or at a time; none while Prometheus cannot be asked."""
+    sent = (f"query={query}", *([f"time={at}"] if at else []))
+    ask = ("curl", "-sG", *(part for each in sent for part in ("--data-urlencode", each)))
+    said = lab.run(*ask, "http://prometheus:9090/api/v1/query", check=False).stdout
+    found: list[dict[str, Any]] = json.loads(said)["data"]["result"] if said else []
+    return found
+
+
+def scraped(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> list[Sample]:
+    """The samples that Prometheus has of a GPU in the time of a run, as it scraped them."""
+
+    def values(metric: str, labels: str) -> dict[float, float]:
+        length = record["end"] - record["start"]
+        found = ask_prometheus(lab, f"{metric}{{{labels}}}[{length}s]", str(record["end"]))
+        return {float(at): float(value) for series in found for at, value in series["values"]}
+
+    labels = f'node="{gpu["node"]}",{"mig" if gpu["mig"] else "uuid"}="{gpu["gpu"]}"'
+    names = ("utilization_ratio", "power_watts", "energy_joules_total")
+    use, watts, joules = (values(f"slurmkit_gpu_{name}", labels) for name in names)
+    took = values("scrape_duration_seconds", f'instance="{gpu["node"]}:6832"')
+    return [
+        Sample(at, use[at], watts.get(at), joules.get(at), at, at + took[at]) for at in sorted(use)
+    ]
+
+
+def stored(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> list[Sample]:
+    """The samples of a GPU that the site's service has read and stored."""
+    python = ("/opt/slurmkit/venv/bin/python", "-c", STORED, record["job_id"])
+    found = json.loads(lab.run(*python, service="ledger", user="slurmkit").stdout)
+    return [Sample(*sample) for name, sample in found if name == gpu["gpu"]]
+
+
+def assert_is_what_was_sampled(
+    record: dict[str, Any], gpu: dict[str, Any], samples: list[Sample], interval: int
+) -> None:
+    """Mean, coverage and energy of a GPU, computed anew from the raw samples."""
+    start, end = record["start"], record["end"]
+    mean = sum(sample.use for sample in samples) / len(samples)
+    times = [start, *(sample.at for sample in samples)]
+    covered = sum(min(interval, after - before) for before, after in pairwise(times))
+    assert gpu["samples"] == len(samples)
+    assert gpu["utilisation"] == pytest.approx(mean, rel=0.01)
+    assert gpu["at_zero"] == pytest.approx(sum(not each.use for each in samples) / len(samples))
+    assert gpu["covered"] == pytest.approx(covered / (end - start), rel=0.01)
+    if gpu["mig"]:  # the counter is of the whole GPU
+        assert gpu["joules"] is None
+        return
+    first, last = samples[0], samples[-1]
+    assert first.watts is not None
+    assert last.watts is not None
+    left = max(end - last.at, 0)
+    after = min(interval, left) if left <= 2 * interval else 0  # else what it did is unknown
+    ends = first.watts * min(interval, first.at - start) + last.watts * after
+    used = (last.joules or 0) - (first.joules or 0)
+    assert gpu["joules"] == pytest.approx(used + ends, rel=0.01)
+
+
+def assert_is_what_the_driver_counted(lab: Lab, gpu: dict[str, Any], samples: list[Sample]) -> None:
+    """What the counter added from the first sample to the last is the integral of the power.
+
+    The driver's stub keeps that as lines of "EPOCH WATTS" for each of Slurm's indices. A reading is
+    from some time between a sample's question and its answer.
     """
     folder = f"/run/nvml-stub/{gpu['index']}"
     text = lab.run("cat", f"{folder}/idle_watts", f"{folder}/power", service=gpu["node"]).stdout
     idle, *lines = text.splitlines()
     history = [(0.0, float(idle)), *((float(at), float(w)) for at, w in map(str.split, lines))]
     ends = [at for at, _ in history[1:]] + [float("inf")]
-    return sum(
-        watts * max(0.0, min(end, record["end"]) - max(at, record["start"]))
-        for (at, watts), end in zip(history, ends, strict=True)
-    )
+
+    def integral(begin: float, end: float) -> float:
+        return sum(
+            watts * max(0.0, min(until, end) - max(at, begin))
+            for (at, watts), until in zip(history, ends, strict=True)
+        )
+
+    first, last = samples[0], samples[-1]
+    used = (last.joules or 0) - (first.joules or 0)
+    least = integral(first.answered, last.begun - CACHED)
+    most = integral(first.begun - CACHED, last.answered)
+    assert 0.97 * least <= used <= 1.03 * most, (gpu, history)
 
 
-def raw_samples(
-    lab: Lab, metric: str, record: dict[str, Any], gpu: dict[str, Any]
-) -> list[tuple[float, float]]:
-    """Times and values that Prometheus has of a GPU in the time of a run, as it scraped them."""
-    length = record["end"] - record["start"]
-    label = "mig" if gpu["mig"] else "uuid"
-    query = f'slurmkit_gpu_{metric}{{node="{gpu["node"]}",{label}="{gpu["gpu"]}"}}[{length}s]'
-    sent = (f"query={query}", f"time={record['end']}")
-    ask = ("curl", "-sG", *(part for each in sent for part in ("--data-urlencode", each)))
-    found = json.loads(lab.run(*ask, "http://prometheus:9090/api/v1/query").stdout)
-    (series,) = found["data"]["result"]
-    return [(float(at), float(value)) for at, value in series["values"]]
+def assert_one_is_busy(
+    lab: Lab, record: dict[str, Any], source: str, *, driver: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One GPU of a job does 80 % from when the job begins to play, the other nothing.
+
+    Args:
+        lab: the cluster.
+        record: of the job, which has ended.
+        source: where its samples are from.
+        driver: whether the driver's stub still knows what it counted.
+    """
+    assert len(record["gpus"]) == 2, record
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    assert busy["percentile_95"] == pytest.approx(0.8)
+    assert busy["memory_mib"] == 2048
+    assert idle["utilisation"] == 0
+    assert idle["at_zero"] == 1
+    samples_of = {"exporters": stored, "prometheus": scraped}[source]
+    for gpu in (idle, busy):
+        samples = samples_of(lab, record, gpu)
+        assert_is_what_was_sampled(record, gpu, samples, INTERVALS[source])
+        if driver and not gpu["mig"]:
+            assert_is_what_the_driver_counted(lab, gpu, samples)
+    uses = [sample.use for sample in samples]  # of the busy one
+    playing = next(at for at, use in enumerate(uses) if use)
+    assert set(uses[playing:]) == {0.8}
+    return idle, busy
 
 
-def assert_is_what_prometheus_has(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> None:
-    """Mean, coverage and energy of a GPU, computed anew from the raw samples."""
-    start, end = record["start"], record["end"]
-    used = raw_samples(lab, "utilization_ratio", record, gpu)
-    mean = sum(value for _, value in used) / len(used)
-    times = [start, *(at for at, _ in used)]
-    covered = sum(min(INTERVAL, after - before) for before, after in pairwise(times))
-    assert gpu["samples"] == len(used)
-    assert gpu["utilisation"] == pytest.approx(mean, rel=0.01)
-    assert gpu["covered"] == pytest.approx(covered / (end - start), rel=0.01)
-    if gpu["mig"]:
-        assert gpu["joules"] is None
-        return
-    counter = raw_samples(lab, "energy_joules_total", record, gpu)
-    power = raw_samples(lab, "power_watts", record, gpu)
-    (first, watts), (last, last_watts) = power[0], power[-1]
-    ends = watts * min(INTERVAL, first - start) + last_watts * min(INTERVAL, end - last)
-    assert gpu["joules"] == pytest.approx(counter[-1][1] - counter[0][1] + ends, rel=0.01)
+def longest_gap(samples: list[Sample]) -> float:
+    """The longest time between two samples."""
+    return max(after.at - before.at for before, after in pairwise(samples))
 
 
-def wait_for_targets(lab: Lab, seconds: float = 120) -> None:
+def wait_for_targets(lab: Lab) -> None:
     """Until Prometheus has had a page of each node's exporter."""
-    deadline = time.monotonic() + seconds
-    ask = ("curl", "-s", "http://prometheus:9090/api/v1/query?query=up")
-    while True:
-        found = json.loads(lab.run(*ask, check=False).stdout or '{"data": {"result": []}}')
-        values = [series["value"][1] for series in found["data"]["result"]]
-        if len(values) == GPU_NODES and set(values) == {"1"}:
-            return
-        assert time.monotonic() < deadline, found
-        time.sleep(1)
+    ups = lambda: [series["value"][1] for series in ask_prometheus(lab, "up")]  # noqa: E731
+    wait_for(ups, lambda values: values == ["1"] * GPU_NODES)
 
 
-def wait_for_service(lab: Lab, seconds: float = 120) -> None:
+def wait_for_service(lab: Lab) -> None:
     """Until the site's service answers: with more parts of the cluster it is started anew."""
-    deadline = time.monotonic() + seconds
-    while "does not answer" in (said := show_gpus(lab, "1").stderr):
-        assert time.monotonic() < deadline, said
-        time.sleep(1)
+    wait_for(lambda: show_gpus(lab, "1").stderr, lambda said: "does not answer" not in said)
 
 
 @pytest.fixture(scope="module")
@@ -187,77 +317,57 @@ def jobs(lab: Lab, prometheus: Shown) -> dict[str, str]:
     """The jobs, all at the same time, after their end."""
     started = {name: submit(lab, *options) for name, options in JOBS.items()}
     for job in started.values():
-        wait_for_end(lab, job)
+        wait_for_samples(lab, job, SECONDS // INTERVALS["exporters"])
+        wait_for_scrapes(lab, job, SECONDS // INTERVALS["prometheus"])
+    for job in started.values():
+        end(lab, job)
     return started
 
 
-@pytest.mark.parametrize("source", ["exporters", "prometheus"])
+@pytest.mark.parametrize("source", INTERVALS)
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_busy_and_an_idle_gpu_of_a_job_are_kept_apart(
     lab: Lab, jobs: dict[str, str], prometheus: Shown, kind: str, source: str
 ) -> None:
-    job = jobs[kind]
-    show = {
-        "exporters": lambda job: show_gpus(lab, job),
-        "prometheus": prometheus,
-    }[source]
-    record = record_of(show, job)
-    assert len(record["gpus"]) == 2, record
-    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
-    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
-    assert busy["percentile_95"] == pytest.approx(0.8, abs=0.03)
-    assert busy["memory_mib"] == 2048
-    assert idle["utilisation"] == 0
-    assert idle["at_zero"] == 1
-    for gpu in (busy, idle):
-        assert gpu["covered"] > 0.8
-        if kind == "mig":  # the counter is of the whole GPU
-            assert gpu["joules"] is None
-        else:
-            assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
-        if source == "prometheus":
-            assert_is_what_prometheus_has(lab, record, gpu)
+    show = prometheus if source == "prometheus" else lambda job: show_gpus(lab, job)
+    assert_one_is_busy(lab, record_of(show, jobs[kind]), source)
 
 
 def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> None:
     job = jobs["minor-is-not-ordinal"]
+    record = record_of(lambda job: show_gpus(lab, job), job)
+    use = max(gpu["utilisation"] for gpu in record["gpus"])
     shown = lab.run("slurmkit", "job", job, "--gpus").stdout
-    assert len(re.findall(r"^c2 .* 80 % ", shown, re.MULTILINE)) == 1, shown
+    assert len(re.findall(rf"^c2 .* {100 * use:.0f} % ", shown, re.MULTILINE)) == 1, shown
     assert len(re.findall(r"^c2 .* idle$", shown, re.MULTILINE)) == 1, shown
 
 
 def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab) -> None:
     """The mean of what was seen stays right, and nothing is invented for the time between."""
     job = submit(lab, *JOBS["minor-is-not-ordinal"])
-    started = time.monotonic()
-    time.sleep(30)
+    seen = wait_for_samples(lab, job, 3)
     docker("kill", lab.container("ledger"))
+    since = time.monotonic()
     time.sleep(30)
+    away = time.monotonic() - since
     docker("start", lab.container("ledger"))
-    wait_for_end(lab, job)
-    lasted = time.monotonic() - started
+    wait_for_samples(lab, job, seen + 3)
+    end(lab, job)
     record = record_of(lambda job: show_gpus(lab, job), job)
-    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
-    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
-    assert idle["utilisation"] == 0
-    for gpu in (busy, idle):
-        assert 0.2 < gpu["covered"] <= (lasted - 20) / lasted
-        # A counter goes on counting while nobody reads it.
-        assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
+    lasted = record["end"] - record["start"]
+    # A counter goes on counting while nobody reads it, and so its energy is all there.
+    for gpu in assert_one_is_busy(lab, record, "exporters"):
+        assert longest_gap(stored(lab, record, gpu)) >= away
+        assert gpu["covered"] <= (lasted - away + INTERVALS["exporters"]) / lasted
 
 
 @pytest.mark.slow
 def test_prometheus_tells_of_a_job_that_runs(lab: Lab, prometheus: Shown) -> None:
     job = submit(lab, "--nodelist=c2", "--gres=gpu:a100:2")
-    deadline = time.monotonic() + SECONDS + 60
     try:
-        while True:
-            shown = prometheus(job)
-            rows = json.loads(shown.stdout)["rows"] if shown.returncode == 0 else []
-            if rows and rows[0]["gpus"]:
-                break
-            assert time.monotonic() < deadline, shown
-            time.sleep(2)
+        rows = wait_for(
+            lambda: rows_of(prometheus, job), lambda rows: rows and rows[0]["gpus"], 600
+        )
     finally:
         lab.run("scancel", job, check=False)
     assert rows[0]["end"] is None
@@ -266,28 +376,26 @@ def test_prometheus_tells_of_a_job_that_runs(lab: Lab, prometheus: Shown) -> Non
 
 @pytest.mark.slow
 def test_prometheus_away_in_the_middle_of_a_job(lab: Lab, prometheus: Shown) -> None:
-    job = submit(lab, *JOBS["minor-is-not-ordinal"], script=SCRIPT.replace(str(SECONDS), "300"))
-    started = time.monotonic()
-    time.sleep(60)
+    job = submit(lab, *JOBS["minor-is-not-ordinal"])
+    seen = wait_for_scrapes(lab, job, 10)
     docker("stop", lab.container("prometheus"))
+    since = time.monotonic()
     time.sleep(120)
+    away = time.monotonic() - since
     docker("start", lab.container("prometheus"))
-    wait_for_end(lab, job, 420)
-    lasted = time.monotonic() - started
+    wait_for_scrapes(lab, job, seen + 20)
+    end(lab, job)
     record = record_of(prometheus, job)
-    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
-    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
-    assert idle["utilisation"] == 0
-    for gpu in (busy, idle):
-        assert 0.3 < gpu["covered"] <= (lasted - 90) / lasted
-        assert gpu["joules"] == pytest.approx(counted(lab, record, gpu), rel=0.03)
-        assert_is_what_prometheus_has(lab, record, gpu)
+    lasted = record["end"] - record["start"]
+    for gpu in assert_one_is_busy(lab, record, "prometheus"):
+        assert longest_gap(scraped(lab, record, gpu)) >= away
+        assert gpu["covered"] <= (lasted - away + INTERVALS["prometheus"]) / lasted
 
 
 @pytest.mark.slow
 def test_a_job_whose_node_is_lost_keeps_the_samples_that_there_are(lab: Lab) -> None:
     job = submit(lab, *JOBS["minor-is-not-ordinal"], "--no-requeue")
-    time.sleep(45)
+    wait_for_samples(lab, job, 4)
     docker("kill", lab.container("c2"))
     time.sleep(5)
     down = ("scontrol", "update", "node=c2", "state=down", "reason=lost")
@@ -299,10 +407,7 @@ def test_a_job_whose_node_is_lost_keeps_the_samples_that_there_are(lab: Lab) -> 
         assert lab.up().returncode == 0
         resume = ("scontrol", "update", "node=c2", "state=resume")
         lab.run(*resume, user="", service="ctld", check=False)  # it may have come back by itself
-    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
-    assert busy["utilisation"] == pytest.approx(0.8, abs=0.03)
-    assert idle["utilisation"] == 0
     lasted = record["end"] - record["start"]
-    for gpu in (busy, idle):
+    for gpu in assert_one_is_busy(lab, record, "exporters", driver=False):
         assert gpu["covered"] < 1
-        assert 0.5 * WATTS * lasted < gpu["joules"] <= 1.03 * WATTS * lasted
+        assert 0 < gpu["joules"] <= 1.03 * WATTS * lasted

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -28,8 +28,8 @@ class Jobs:
     def submit(self, *options: str, user: str = "alice") -> str:
         """Each task writes its node and the GPUs it sees, then sleeps."""
         log = f"/home/{user}/gpus-%j.out"
-        script = f"#!/bin/bash\nsrun bash -c '{SEEN}; sleep 120'\n"
-        argv = ("sbatch", "--parsable", "--time=3", "--mem=1G", f"--output={log}", *options)
+        script = f"#!/bin/bash\nsrun bash -c '{SEEN}; sleep 1500'\n"
+        argv = ("sbatch", "--parsable", "--time=30", "--mem=1G", f"--output={log}", *options)
         job_id = self.lab.run(*argv, user=user, input=script).stdout.strip()
         self.owners[job_id] = user
         return job_id
@@ -57,13 +57,6 @@ def jobs(lab: Lab) -> Iterator[Jobs]:
     yield started
     lab.run("scancel", *started.owners, user="", check=False)
     wait_for(lambda: not started.raw_ids())
-
-
-def wait_for(what: Callable[[], object], seconds: float = 45) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
 
 
 def gpu_map(lab: Lab, *options: str) -> dict[tuple[str, int], dict[str, Any]]:

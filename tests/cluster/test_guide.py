@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -56,13 +56,12 @@ def ids(lab: Lab, folder: str) -> dict[tuple[str, str], list[str]]:
 
 def got(lab: Lab, ids: list[str]) -> set[str]:
     """What jobs were given, from slurmdbd, which lags behind."""
-    deadline = time.monotonic() + 30
-    while True:
-        rows = lab.run("sacct", "-XnPj", ",".join(ids), "-o", FIELDS).stdout.split()
-        if rows and all("COMPLETED" in row for row in rows):
-            return set(rows)
-        assert time.monotonic() < deadline, rows
-        time.sleep(0.5)
+    asked = ("sacct", "-XnPj", ",".join(ids), "-o", FIELDS)
+
+    def rows() -> list[str]:
+        return lab.run(*asked).stdout.split()
+
+    return set(wait_for(rows, lambda found: found and all("COMPLETED" in row for row in found)))
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.partition("\n")[0])

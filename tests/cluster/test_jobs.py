@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cluster_lab import CLUSTER
+from waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
 pytestmark = pytest.mark.cluster
-EAT = "python3 -c 'x = bytearray(400000000); import time; time.sleep(30)'"
+EAT = "python3 -c 'x = bytearray(400000000); import time; time.sleep(1000)'"
 # However long it takes to requeue or preempt it.
-FIRST_RUN_WAITS = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 100'
-# What comes before the last word are options of sbatch; partition cpu, two minutes.
+FIRST_RUN_WAITS = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 1000'
+# What comes before the last word are options of sbatch; partition cpu, 20 minutes.
 ENDS = {
     "completed": ["true"],
     "failed": ["exit 3"],
     "signal": ["kill -SEGV $$"],
     "step-signal": ["srun bash -c 'kill -SEGV $$'"],
     "timeout": ["--time=1", "sleep 300"],
-    "cancelled": ["sleep 300"],
+    "cancelled": ["sleep 1000"],
     "memory": ["--mem=100M", f"srun {EAT}"],
     "no-output": ["--output=/nonexistent/log", "true"],
     "requeued": [f"{FIRST_RUN_WAITS}; exit $SLURM_RESTART_COUNT"],
@@ -33,7 +34,7 @@ ENDS = {
     "dependent": ["--kill-on-invalid-dep=yes", "true"],
     "preempted": ["--partition=mps", "--qos=scavenger", "--gres=gpu:2", FIRST_RUN_WAITS],
     "preempted-last": [
-        *("--partition=untyped", "--qos=scavenger", "--gres=gpu:4", "--no-requeue", "sleep 60"),
+        *("--partition=untyped", "--qos=scavenger", "--gres=gpu:4", "--no-requeue", "sleep 1000"),
     ],
 }
 
@@ -41,7 +42,7 @@ ENDS = {
 def sbatch(lab: Lab, *options: str, user: str = "alice") -> str:
     """Submit to partition cpu unless an option says otherwise; the last word is the command."""
     *given, command = options
-    common = ("--partition=cpu", "--time=2", "--output=jobs-%j", *given)
+    common = ("--partition=cpu", "--time=20", "--output=jobs-%j", *given)
     done = lab.run("sbatch", "--parsable", *common, f"--wrap={command}", user=user)
     return done.stdout.strip()
 
@@ -52,19 +53,12 @@ def facts(lab: Lab, job_id: str) -> dict[str, Any]:
     return found
 
 
-def until(reached: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
-
-
 def until_state(lab: Lab, job_id: str, state: str) -> None:
     def shown() -> bool:
         argv = ("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
         return state in lab.run(*argv, check=False).stdout.split()
 
-    until(shown)
+    wait_for(shown)
 
 
 def background(lab: Lab, *argv: str) -> subprocess.Popen[str]:
@@ -86,7 +80,7 @@ def ids(lab: Lab) -> Iterator[dict[str, str]]:
     lab.run("scontrol", "requeue", made["requeued"])
     sbatch(lab, "--partition=mps", "--gres=gpu:2", "sleep 2")
     sbatch(lab, "--partition=untyped", "--gres=gpu:4", "sleep 2")
-    lab.run("slurmkit", "wait", *made.values(), check=False, timeout=240)
+    lab.run("slurmkit", "wait", *made.values(), check=False)
     yield made
     lab.run("scancel", *made.values(), check=False)
 
@@ -183,21 +177,21 @@ def test_a_node_fails(lab: Lab) -> None:
 
     One that may not run again ends with that.
     """
-    again = sbatch(lab, "--partition=mig,cpu", "sleep 10")
+    again = sbatch(lab, "--partition=mig,cpu", FIRST_RUN_WAITS)
     until_state(lab, again, "RUNNING")
     node = lab.run("squeue", "-h", "-o", "%N", "-j", again).stdout.strip()
     words = ("--partition=mig,cpu", f"--nodelist={node}", "--no-requeue")
-    last = sbatch(lab, *words, "sleep 60")
+    last = sbatch(lab, *words, "sleep 1000")
     until_state(lab, last, "RUNNING")
     subprocess.run(["docker", "kill", lab.container(node)], check=True, capture_output=True)
     try:
-        done = lab.run("slurmkit", "wait", last, check=False, timeout=180)
+        done = lab.run("slurmkit", "wait", last, check=False)
     finally:
         subprocess.run(["docker", "start", lab.container(node)], check=True, capture_output=True)
     assert done.returncode == 1
     assert "ended because a node failed" in done.stderr
     assert facts(lab, last)["outcome"]["kind"] == "node_failure"
-    assert lab.run("slurmkit", "wait", again, check=False, timeout=240).returncode == 0
+    assert lab.run("slurmkit", "wait", again, check=False).returncode == 0
     outcome = facts(lab, again)["outcome"]
     assert [run["state"] for run in outcome["runs"]] == ["NODE_FAIL", "COMPLETED"]
 
@@ -205,15 +199,45 @@ def test_a_node_fails(lab: Lab) -> None:
 # ---- waiting and following -------------------------------------------------------------------
 
 
+# Before the real one on the PATH, so that its calls can be counted.
+COUNTED = '#!/bin/bash\necho "$@" >>"${0%/*}/$COUNTED.calls"\nexec /usr/bin/squeue "$@"\n'
+
+
+@pytest.fixture
+def counted(lab: Lab) -> Iterator[str]:
+    """A folder with a squeue that counts its calls, in the file `$COUNTED.calls` there."""
+    path = lab.run("mktemp", "-d").stdout.strip()
+    lab.run("tee", f"{path}/squeue", input=COUNTED)
+    lab.run("chmod", "+x", f"{path}/squeue")
+    yield path
+    lab.run("rm", "-r", path)
+
+
+def counting(folder: str, name: str, *argv: str) -> tuple[str, ...]:
+    """A command whose calls of squeue are counted."""
+    return ("env", f"COUNTED={name}", f"PATH={folder}:/usr/local/bin:/usr/bin:/bin", *argv)
+
+
+def wait_for_calls(lab: Lab, folder: str, name: str) -> None:
+    """Until a command has asked squeue twice: it has its first answer, and goes on."""
+    calls = ("cat", f"{folder}/{name}.calls")
+    wait_for(lambda: lab.run(*calls, check=False).stdout.count("\n") >= 2)
+
+
 @pytest.mark.parametrize("command", ["wait", "log"])
-def test_ctrl_c_leaves_the_job_alone(lab: Lab, command: str) -> None:
-    job_id = sbatch(lab, "echo begun; sleep 60")
+def test_ctrl_c_leaves_the_job_alone(lab: Lab, counted: str, command: str) -> None:
+    job_id = sbatch(lab, "echo begun; sleep 1000")
     until_state(lab, job_id, "RUNNING")
-    # --foreground: one signal, as Ctrl-C sends; else its process group gets another.
-    timeout = ("timeout", "--foreground", "--preserve-status", "--signal=INT", "6")
-    interrupted = (*timeout, "slurmkit", command)
     options = ("--follow",) if command == "log" else ()
-    done = lab.run(*interrupted, *options, job_id, check=False)
+    # What bash starts in the background heeds interrupts with `set -m` only.
+    run = 'set -m; "$@" & echo $! >"$0/pid"; wait $!'
+    words = counting(counted, command, "slurmkit", command, *options, job_id)
+    with background(lab, "bash", "-c", run, counted, *words) as running:
+        wait_for_calls(lab, counted, command)
+        # To it alone, as Ctrl-C does where it has started nothing.
+        lab.run("sh", "-c", f"kill -INT $(cat {counted}/pid)")
+        said = running.communicate(timeout=PATIENCE)[1]
+    done = subprocess.CompletedProcess((), running.returncode, "", said)
     assert done.returncode == 130
     assert f"not cancelled: job {job_id}; to cancel" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -221,55 +245,64 @@ def test_ctrl_c_leaves_the_job_alone(lab: Lab, command: str) -> None:
     lab.run("scancel", job_id)
 
 
-def test_many_jobs_are_asked_about_together(lab: Lab) -> None:
+def test_many_jobs_are_asked_about_together(lab: Lab, counted: str) -> None:
+    """Each squeue asks about all that have not ended, however long they take."""
     job_id = sbatch(lab, "--array=1-40", "sleep 5")
     code = (
         "from slurmkit import Cluster; cluster = Cluster()\n"
         f"ids = ['{job_id}_%d' % task for task in range(1, 41)]\n"
         "with cluster.poller.watch(ids) as watch:\n"
-        "    *_, known = watch.changes(timeout=100)\n"
-        "print(cluster.slurm.calls, *{one.info.state for one in known.values()})"
+        "    *_, known = watch.changes(timeout=500)\n"
+        "print(*{one.info.state for one in known.values()})"
     )
-    said = lab.run("/opt/slurmkit/venv/bin/python", "-c", code, timeout=120).stdout.split()
-    assert said[1:] == ["COMPLETED"]
-    assert int(said[0]) <= 24
+    words = counting(counted, "many", "/opt/slurmkit/venv/bin/python", "-c", code)
+    assert lab.run(*words).stdout.split() == ["COMPLETED"]
+    calls = lab.run("cat", f"{counted}/many.calls").stdout.splitlines()
+    print(*calls, sep="\n")
+    assert calls
 
 
-def test_an_outage_of_slurmctld_is_outlasted(lab: Lab) -> None:
+def test_an_outage_of_slurmctld_is_outlasted(lab: Lab, counted: str) -> None:
     """Whether squeue fails meanwhile or only waits is a matter of the network."""
-    job_id = sbatch(lab, "sleep 20; exit 4")
+    over = f"outage-{time.time_ns()}"
+    job_id = sbatch(lab, f"until test -e {over}; do sleep 0.3; done; rm {over}; exit 4")
     until_state(lab, job_id, "RUNNING")
-    with (
-        background(lab, "slurmkit", "wait", job_id) as waiting,
-        background(lab, "slurmkit", "log", "--follow", job_id) as following,
-    ):
-        time.sleep(4)
+    wait = counting(counted, "wait", "slurmkit", "wait", job_id)
+    follow = counting(counted, "log", "slurmkit", "log", "--follow", job_id)
+    with background(lab, *wait) as waiting, background(lab, *follow) as following:
+        for each in ("wait", "log"):
+            wait_for_calls(lab, counted, each)
         subprocess.run(["docker", "stop", lab.container("ctld")], check=True, capture_output=True)
         try:
+            lab.run("touch", over)
             time.sleep(25)
         finally:
             start = ["docker", "start", lab.container("ctld")]
             subprocess.run(start, check=True, capture_output=True)
-        said = waiting.communicate(timeout=180)[1]
+        said = waiting.communicate(timeout=PATIENCE)[1]
         assert waiting.returncode == 4
         assert f"job {job_id}: failed with exit code 4" in said
-        assert f"job {job_id} ended: FAILED" in following.communicate(timeout=120)[1]
+        assert f"job {job_id} ended: FAILED" in following.communicate(timeout=PATIENCE)[1]
         assert following.returncode == 0
 
 
 def test_a_log_is_followed_across_a_requeue_that_appends(lab: Lab) -> None:
     """Standard output and standard error, each with a file of its own that appears late."""
-    script = "sleep 2; n=${SLURM_RESTART_COUNT:-0}; echo out $n; echo err $n >&2; sleep 8"
+    said_by_each = "sleep 2; n=${SLURM_RESTART_COUNT:-0}; echo out $n; echo err $n >&2"
+    script = f"{said_by_each}; [ $n = 1 ] || sleep 1000"
     job_id = sbatch(lab, "--open-mode=append", "--error=jobs-%j.err", script)
     follow = ("slurmkit", "log", "--follow", job_id)
     with background(lab, *follow) as out, background(lab, *follow, "--error") as err:
-        until(lambda: "out" in lab.run("cat", f"jobs-{job_id}", check=False).stdout)
+        assert out.stdout is not None
+        assert err.stdout is not None
+        first = (out.stdout.readline(), err.stdout.readline())
+        assert first == ("out 0\n", "err 0\n")
         lab.run("slurmkit", "requeue", job_id)
-        read, said = out.communicate(timeout=180)
-        errors = err.communicate(timeout=60)[0]
-    assert [line for line in read.splitlines() if line.startswith("out")] == ["out 0", "out 1"]
+        read, said = out.communicate(timeout=PATIENCE)
+        errors = err.communicate(timeout=PATIENCE)[0]
+    assert [line for line in read.splitlines() if line.startswith("out")] == ["out 1"]
     assert "was requeued and waits for its next run" in said
-    assert [line for line in errors.splitlines() if line.startswith("err")] == ["err 0", "err 1"]
+    assert [line for line in errors.splitlines() if line.startswith("err")] == ["err 1"]
     assert lab.run("slurmkit", "log", "--lines", "1", "--error", job_id).stdout == "err 1\n"
 
 
@@ -295,10 +328,10 @@ def test_a_het_job(lab: Lab) -> None:
 
 
 def test_a_job_with_a_special_exit_waits(lab: Lab) -> None:
-    job_id = sbatch(lab, "sleep 60")
-    until(lambda: facts(lab, job_id)["state"] == "RUNNING")
+    job_id = sbatch(lab, "sleep 1000")
+    wait_for(lambda: facts(lab, job_id)["state"] == "RUNNING")
     lab.run("scontrol", "requeuehold", "State=SpecialExit", job_id)
-    until(lambda: "held" in facts(lab, job_id)["reason"])
+    wait_for(lambda: "held" in facts(lab, job_id)["reason"])
     assert (facts(lab, job_id)["state"], facts(lab, job_id)["started"]) == ("PENDING", None)
     told = lab.run("slurmkit", "why", job_id).stdout
     assert told.startswith(f"job {job_id} waits: it was requeued")
@@ -315,8 +348,8 @@ def test_why_a_job_waits_for_an_array(lab: Lab) -> None:
 
 
 def test_tasks_cancelled_while_they_were_held(lab: Lab) -> None:
-    job_id = sbatch(lab, "--array=0-3%1", "sleep 60")
-    until(lambda: "RUNNING" in facts(lab, job_id)["tally"])
+    job_id = sbatch(lab, "--array=0-3%1", "sleep 1000")
+    wait_for(lambda: "RUNNING" in facts(lab, job_id)["tally"])
     lab.run("slurmkit", "hold", job_id)
     lab.run("slurmkit", "cancel", job_id)
     lab.run("slurmkit", "wait", job_id, check=False)
@@ -335,7 +368,7 @@ def test_hold_release_update_and_cancel(lab: Lab) -> None:
     assert "no job 987654" in done.stderr
     assert facts(lab, job_id)["reason"] == "JobHeldUser"
     lab.run("slurmkit", "release", job_id)
-    until(lambda: facts(lab, job_id)["reason"] != "JobHeldUser")
+    wait_for(lambda: facts(lab, job_id)["reason"] != "JobHeldUser")
     changes = ("--time", "1:00:00", "--partition", "gpu", "--qos", "high", "--job-name", "a b")
     assert lab.run("slurmkit", "update", job_id, *changes).stdout == f"updated job {job_id}\n"
     shown = facts(lab, job_id)
@@ -345,11 +378,11 @@ def test_hold_release_update_and_cancel(lab: Lab) -> None:
 
 
 def test_a_running_jobs_time_limit_is_only_lowered(lab: Lab) -> None:
-    job_id = sbatch(lab, "--time=10", "sleep 60")
+    job_id = sbatch(lab, "--time=20", "sleep 1000")
     until_state(lab, job_id, "RUNNING")
-    done = lab.run("slurmkit", "update", job_id, "--time", "20", check=False)
+    done = lab.run("slurmkit", "update", job_id, "--time", "40", check=False)
     assert done.returncode == 1
-    assert "its time limit is 10:00; users may lower the limit of a running job" in done.stderr
+    assert "its time limit is 20:00; users may lower the limit of a running job" in done.stderr
     assert done.stderr.count("\n") == 1
     lab.run("slurmkit", "update", job_id, "--time", "5")
     assert facts(lab, job_id)["time_limit"] == "5:00"
@@ -362,7 +395,7 @@ def test_a_running_jobs_time_limit_is_only_lowered(lab: Lab) -> None:
 def test_cancel_by_filter_asks_first(lab: Lab) -> None:
     name = f"mine-{time.time_ns()}"
     waits = sbatch(lab, f"--job-name={name}", "--begin=now+1hour", "--array=1-3%1", "true")
-    runs = sbatch(lab, f"--job-name={name}", "sleep 100")
+    runs = sbatch(lab, f"--job-name={name}", "sleep 1000")
     until_state(lab, runs, "RUNNING")
     chosen = ("slurmkit", "cancel", "--me", "--name", name, "--state", "PENDING")
     unasked = lab.run(*chosen, check=False)
@@ -386,7 +419,7 @@ def test_cancel_by_filter_asks_first(lab: Lab) -> None:
 def test_a_signal(lab: Lab) -> None:
     script = "trap 'echo caught; exit 6' USR1; echo ready; while :; do sleep 1; done"
     job_id = sbatch(lab, script)
-    until(lambda: "ready" in lab.run("slurmkit", "log", job_id, check=False).stdout)
+    wait_for(lambda: "ready" in lab.run("slurmkit", "log", job_id, check=False).stdout)
     done = lab.run("slurmkit", "cancel", "--signal", "B:USR1", job_id)
     assert done.stdout == f"sent B:USR1 to job {job_id}\n"
     assert lab.run("slurmkit", "wait", job_id, check=False).returncode == 6

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 from cluster_lab import Lab
+from waiting import PATIENCE, wait_for
 
 from slurmkit.formats.display import format_number
 
@@ -18,7 +19,6 @@ KEEPER = "slurmkit"  # the user who keeps the books on the login node
 DATABASE = "slurmkit"
 POSTGRESQL = f"postgresql+psycopg://slurmkit@postgres/{DATABASE}"
 BEGIN, END = "2020-01-01", "2100-01-01"
-ENDED = 120  # seconds for a short job to reach sacct
 
 
 @pytest.fixture
@@ -49,12 +49,7 @@ def ended_job(lab: Lab, user: str, *request: str) -> str:
 
 
 def wait_for_end(lab: Lab, number: str) -> None:
-    deadline = time.monotonic() + ENDED
-    while time.monotonic() < deadline:
-        if sacct(lab, number)["State"] == "COMPLETED":
-            return
-        time.sleep(1)
-    pytest.fail(f"job {number} has not ended: {sacct(lab, number)}")
+    wait_for(lambda: sacct(lab, number), lambda job: job["State"] == "COMPLETED")
 
 
 def sacct(lab: Lab, number: str) -> dict[str, str]:
@@ -90,7 +85,7 @@ def counts(said: str) -> list[int]:
 
 def wait_for_quiet(lab: Lab) -> None:
     """Until no job runs any more, so that none ends between two ingests."""
-    deadline = time.monotonic() + ENDED
+    deadline = time.monotonic() + PATIENCE
     while lab.run("squeue", "-h", "-t", "R,CG").stdout and time.monotonic() < deadline:
         time.sleep(1)
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_lab import Lab
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
 KEEPER = "slurmkit"
 WHO = "trent"  # who runs nothing else
 PYTHON = "/opt/slurmkit/venv/bin/python"
-ENOUGH = 180  # seconds
 # GPU-seconds, shard-seconds and CPU-seconds of all that one person's ended runs held.
 SUMS = """
 import sqlite3, sys, json
@@ -40,9 +40,7 @@ def who(lab: Lab) -> Iterator[str]:
     lab.run("sacctmgr", "-i", "add", "user", WHO, "account=vision", user="")
     yield WHO
     lab.run("scancel", "--user", WHO, user="")
-    deadline = time.monotonic() + ENOUGH
-    while not over(lab) and time.monotonic() < deadline:
-        time.sleep(1)
+    wait_for(lambda: over(lab))
     lab.run("sacctmgr", "-i", "delete", "user", WHO, user="")
 
 
@@ -65,13 +63,10 @@ def rows(lab: Lab) -> list[dict[str, str]]:
 
 
 def wait(lab: Lab, job: str, *states: str) -> None:
-    deadline = time.monotonic() + ENOUGH
-    while time.monotonic() < deadline:
-        found = [row["State"].split()[0] for row in rows(lab) if row["JobID"].startswith(job)]
-        if set(found) & set(states):
-            return
-        time.sleep(1)
-    pytest.fail(f"job {job} is not {' or '.join(states)}: {found}")
+    wait_for(
+        lambda: {row["State"].split()[0] for row in rows(lab) if row["JobID"].startswith(job)},
+        lambda found: found & set(states),
+    )
 
 
 def by_hand(lab: Lab) -> dict[str, list[int]]:
@@ -106,7 +101,7 @@ def over(lab: Lab) -> bool:
 
 def test_runs_of_every_kind(lab: Lab, books: str, who: str, signal: str) -> None:
     last = f"until test -e {signal}; do sleep 0.3; done"
-    timed = submit(lab, "--gres=gpu:1", "-p", "untyped", "--time=1", command="sleep 300")
+    timed = submit(lab, "--gres=gpu:1", "-p", "untyped", "--time=10", command="sleep 1000")
     suspended = submit(lab, "--gres=gpu:a100:2", "-p", "gpu", command=last)
     requeued = submit(lab, "--gres=gpu:a100:1", "-p", "gpu", "--requeue", command=last)
     submit(lab, "--gres=shard:2", "-p", "gpu")
@@ -117,7 +112,7 @@ def test_runs_of_every_kind(lab: Lab, books: str, who: str, signal: str) -> None
     wait(lab, suspended, "RUNNING")
     wait(lab, requeued, "RUNNING")
     wait(lab, timed, "RUNNING")
-    # A minute is the shortest limit, and the end need not be so far; Slurm looks twice a minute.
+    # The end need not be as far as its limit; Slurm looks twice a minute.
     lab.run("scontrol", "update", f"JobId={timed}", "EndTime=now+5", user=WHO)
     cancelled = submit(lab, "--gres=gpu:a100:8", "-p", "gpu", "--nodes=2")  # more than is free
     keep(lab, "ingest", db=books)  # while they run
@@ -129,10 +124,9 @@ def test_runs_of_every_kind(lab: Lab, books: str, who: str, signal: str) -> None
     lab.run("touch", signal, user=WHO)
     keep(lab, "ingest", db=books)
     wait(lab, timed, "TIMEOUT")
-    deadline = time.monotonic() + ENOUGH
-    while not over(lab) and time.monotonic() < deadline:
-        time.sleep(1)
-    time.sleep(2)  # slurmdbd hears of it a moment later
+    wait_for(lambda: over(lab))
+    # slurmdbd hears of it a moment later.
+    wait_for(lambda: rows(lab), lambda runs: all(row["End"].isdigit() for row in runs))
     keep(lab, "ingest", db=books)
 
     expected = by_hand(lab)

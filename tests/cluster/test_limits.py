@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,12 @@ from limits_cases import (
     Outcome,
     Row,
 )
+from waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 
 CASES = [*OF_PARTITIONS, *OF_QOS, *OF_ACCOUNTS, *OTHERS]
 # What these ask for can be had by waiting only.
@@ -109,7 +110,9 @@ def test_a_partition_beside_one_that_fits_is_a_warning(
 
 def test_what_waits_is_told_why(lab: Lab, outcomes: dict[Case, Outcome]) -> None:
     """Four of the eight GPUs of a QOS held: another eight wait, another four start."""
-    holder = send(lab, {"qos": "lim-user", "gpus-per-node": "a100:4", "time": "5"}, "sleep", "60")
+    holder = send(
+        lab, {"qos": "lim-user", "gpus-per-node": "a100:4", "time": "30"}, "sleep", "1500"
+    )
     wait_for(lambda: rows(lab)[holder].state == "RUNNING")
     asks = {"qos": "lim-user", "gpus-per-node": "a100:8", "time": "5"}
 
@@ -141,7 +144,7 @@ def test_a_reservation_ends_with_its_jobs(lab: Lab, outcomes: dict[Case, Outcome
     job = send(lab, asks, "sleep", "600")
     wait_for(lambda: rows(lab)[job].state == "RUNNING")
     scontrol(lab, "update ReservationName=lim-mine EndTime=now+20seconds")
-    wait_for(lambda: rows(lab)[job].state == "TIMEOUT", 150)
+    wait_for(lambda: rows(lab)[job].state == "TIMEOUT")
 
 
 # --- with settings of slurm.conf ------------------------------------------------------------------
@@ -212,7 +215,7 @@ def attempt(lab: Lab, cases: list[Case], failed: str) -> dict[Case, Outcome]:
         for c in cases
     ]
     argv = (PYTHON, "-c", DRIVER.read_text("utf-8"))
-    done = lab.run(*argv, input=json.dumps(asked), timeout=400)
+    done = lab.run(*argv, input=json.dumps(asked), timeout=1500)
     found = [Outcome(**each) for each in json.loads(done.stdout)]
     return dict(zip(cases, found, strict=True))
 
@@ -253,7 +256,7 @@ def rows(lab: Lab) -> dict[str, Row]:
 
 def settle(lab: Lab, tried: dict[Case, Outcome]) -> dict[Case, Outcome]:
     """Wait until every job is where it stays; what is not by then fails its test."""
-    deadline = time.monotonic() + 45
+    deadline = time.monotonic() + PATIENCE
     while True:
         now = rows(lab)
         seen = {
@@ -291,7 +294,7 @@ def set_up(lab: Lab) -> None:
     scontrol(
         lab,
         f"{RESERVE}=lim-bobs StartTime=now Duration=60 Nodes=c3 Users=bob Flags=IGNORE_JOBS",
-        f"{RESERVE}=lim-mine StartTime=now Duration=10 Nodes=c5 Users=alice Flags=IGNORE_JOBS",
+        f"{RESERVE}=lim-mine StartTime=now Duration=29 Nodes=c5 Users=alice Flags=IGNORE_JOBS",
         f"{RESERVE}=lim-maint StartTime=now+15minutes Duration=60 Nodes=c4 Users=root Flags=MAINT",
         'update NodeName=c6 State=DRAIN Reason="a broken fan"',
     )
@@ -326,7 +329,7 @@ def tear_down(lab: Lab) -> None:
 
 def cancel_all(lab: Lab) -> None:
     lab.run("scancel", "--user=alice", check=False)
-    wait_for(lambda: not any(row.state in BUSY for row in rows(lab).values()), 120)
+    wait_for(lambda: not any(row.state in BUSY for row in rows(lab).values()))
 
 
 BUSY = ("PENDING", "RUNNING", "COMPLETING")
@@ -347,13 +350,6 @@ def sacctmgr(lab: Lab, *lines: str, check: bool = True) -> None:
 def root(lab: Lab, script: str, text: str = "") -> None:
     """Run a line of shell as root beside slurmctld."""
     lab.run("bash", "-c", script, user="", service="ctld", input=text)
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
 
 
 def minutes(text: str) -> int:

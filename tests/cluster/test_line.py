@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
 pytestmark = pytest.mark.cluster
 HOME = "/home/alice"
-HOLD = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"; sleep 6; echo "$(hostname) done"'
+# Until the file is there that comes after it.
+HOLD = """
+echo "$(hostname) $CUDA_VISIBLE_DEVICES"
+until test -e "$0"; do sleep 0.3; done
+echo "$(hostname) done"
+"""
 
 
 def submit(lab: Lab, *args: str) -> str:
@@ -28,13 +32,6 @@ def info(lab: Lab, job_id: str) -> dict[str, Any]:
     facts: dict[str, Any]
     (facts,) = json.loads(lab.run("slurmkit", "job", job_id, "--json").stdout)["rows"]
     return facts
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.5)
 
 
 def wait_for_state(lab: Lab, job_id: str, *states: str, source: str | None = None) -> None:
@@ -50,12 +47,15 @@ def test_from_submit_to_report(lab: Lab) -> None:
     """A GPU job becomes GPU-hours under its PI, equal to what sacct says of it."""
     began = lab.run("date", "+%Y-%m-%dT%H:%M:%S").stdout.strip()
     gpus = ("--gpus-per-node", "a100:2", "--nodes", "2", "--time", "10")
-    job_id = submit(lab, *gpus, "--", "bash", "-c", HOLD)
+    over = lab.run("mktemp", "-u", "-p", HOME).stdout.strip()  # its file ends the job
+    job_id = submit(lab, *gpus, "--", "bash", "-c", HOLD, over)
     wait_for_state(lab, job_id, "RUNNING")
     facts = info(lab, job_id)
+    lab.run("touch", over)
     assert {node: len(held) for node, held in facts["gpu_indices"].items()} == {"c1": 2, "c2": 2}
 
     log = lab.run("slurmkit", "log", "-f", job_id)
+    lab.run("rm", over)
     assert sorted(log.stdout.split("\n")) == [
         "",
         f"c1 {','.join(map(str, facts['gpu_indices']['c1']))}",
@@ -98,16 +98,14 @@ def test_what_was_planned_is_what_slurm_got(lab: Lab) -> None:
     kept = lab.run("scontrol", "write", "batch_script", job_id, "-").stdout
     assert kept.rstrip("\n") == planned.rstrip("\n")
     # slurmdbd makes " a `; told of a job's end before its begin, it knows no name of it yet.
-    deadline = time.monotonic() + 60
-    while (known := info(lab, job_id)["name"]) == "allocation" and time.monotonic() < deadline:
-        time.sleep(1)
+    known = wait_for(lambda: info(lab, job_id)["name"], lambda known: known != "allocation")
     assert known.replace("`", '"') == name
 
 
 def test_a_hostile_name_is_escaped(lab: Lab) -> None:
     name = "evil\n\x1b[2J9999|root"
     job_id = lab.run(
-        "sbatch", "--parsable", "--partition=cpu", f"--job-name={name}", "--wrap=sleep 20"
+        "sbatch", "--parsable", "--partition=cpu", f"--job-name={name}", "--wrap=sleep 1000"
     ).stdout.strip()
     shown = lab.run("slurmkit", "queue").stdout
     (line,) = [line for line in shown.splitlines() if line.startswith(job_id)]
@@ -149,7 +147,7 @@ def test_refusals_are_one_line(lab: Lab, args: tuple[str, ...], code: int, says:
 
 
 def test_another_users_job_is_not_cancelled(lab: Lab) -> None:
-    job_id = submit(lab, "--time", "5", "--partition", "cpu", "--", "sleep", "60")
+    job_id = submit(lab, "--time", "5", "--partition", "cpu", "--", "sleep", "300")
     done = lab.run("slurmkit", "cancel", job_id, user="bob", check=False)
     assert done.returncode == 1
     assert "Access/permission denied" in done.stderr
@@ -168,7 +166,7 @@ def test_the_job_gets_its_users_environment(lab: Lab) -> None:
 
 def test_an_array_and_its_tasks(lab: Lab) -> None:
     """GPU indices are a task's own; the array as a whole holds them all, and is cancelled."""
-    array = ("--array=1-3", "--gres=gpu:1", "--partition=untyped", "--time=5", "--wrap=sleep 60")
+    array = ("--array=1-3", "--gres=gpu:1", "--partition=untyped", "--time=20", "--wrap=sleep 1000")
     job_id = lab.run("sbatch", "--parsable", *array).stdout.strip()
     for task in (1, 2, 3):
         wait_for_state(lab, f"{job_id}_{task}", "RUNNING")
@@ -186,12 +184,12 @@ def test_an_array_and_its_tasks(lab: Lab) -> None:
 
 
 def test_the_output_of_a_requeued_job_is_followed(lab: Lab) -> None:
-    script = "echo run $SLURM_RESTART_COUNT; sleep 8"
-    job_id = submit(lab, "--time", "2", "--partition", "cpu", "--", "bash", "-c", script)
+    script = "echo run $SLURM_RESTART_COUNT; sleep $((SLURM_RESTART_COUNT ? 8 : 1000))"
+    job_id = submit(lab, "--time", "20", "--partition", "cpu", "--", "bash", "-c", script)
     wait_for_state(lab, job_id, "RUNNING")
     wait_for(lambda: "run" in lab.run("slurmkit", "log", job_id, check=False).stdout)
     lab.run("scontrol", "requeue", job_id)
-    log = lab.run("slurmkit", "log", "-f", job_id, timeout=180)
+    log = lab.run("slurmkit", "log", "-f", job_id)
     assert "run 1" in log.stdout
     assert f"job {job_id} ended: COMPLETED" in log.stderr
 

@@ -52,7 +52,7 @@ for mail in mails:
 
 def test_of_a_job_that_completes_and_one_that_fails(lab: Lab) -> None:
     folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
-    submit = ("sbatch", "--parsable", "--output=/dev/null", "--time=2")
+    submit = ("sbatch", "--parsable", "--output=/dev/null", "--time=20")
     wait = f"--wrap=until test -e {folder}/told; do sleep 0.2; done"
     well = lab.run(*submit, "--job-name=well", wait).stdout.strip()
     bad = lab.run(*submit, "--job-name=bad", f"{wait}; exit 3").stdout.strip()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster_lab import CLUSTER, Lab
 from slurmkit_accounting.portal.login import REFUSAL_SECONDS
+from waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -72,7 +73,7 @@ def portal(lab: Lab) -> Iterator[Lab]:
         assert said == "ready\n", server.stderr.read()
         yield lab
         server.stdin.close()
-        server.wait(60)
+        server.wait(PATIENCE)
 
 
 def browse(lab: Lab, *paths: str, **told: Any) -> dict[str, Any]:
@@ -95,15 +96,16 @@ def by_munge(lab: Lab, user: str, end: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("user", ["alice", "vogel", "olga", "garcia"])
 def test_each_logs_in_and_sees_what_the_service_shows_them(portal: Lab, user: str) -> None:
-    # Up to a moment that is over; an ingest may come between the two, so try again.
+    # Up to a moment that is over; an ingest may come between the two.
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() - 5))
     link = f"/report/usage?from=2020-01-01&to={end}&timezone=UTC&by=user,account&format=json"
-    for _ in range(5):
+
+    def seen() -> tuple[Any, Any, Any]:
         before = by_munge(portal, user, end)
         said = browse(portal, link, "/", name=user, password=password(portal, user))
-        after = by_munge(portal, user, end)
-        if before == after:
-            break
+        return before, said, by_munge(portal, user, end)
+
+    before, said, after = wait_for(seen, lambda three: three[0] == three[2])
     assert said["login"][0] == 303
     (status, rows), (home, page) = said["pages"]
     assert (status, home) == (200, 200)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_for
 
 from slurmkit.spec.sbatch_options import option_lines
 
@@ -67,7 +67,7 @@ def submission(options: Options, body: str = "sleep 1") -> dict[str, object]:
 
 
 def send(lab: Lab, *sent: dict[str, object], env: tuple[str, ...] = ()) -> list[list[str]]:
-    done = lab.run("env", *env, PYTHON, "-c", DRIVER, input=json.dumps(sent), timeout=300)
+    done = lab.run("env", *env, PYTHON, "-c", DRIVER, input=json.dumps(sent))
     answers: list[list[str]] = json.loads(done.stdout)
     return answers
 
@@ -118,10 +118,9 @@ def test_they_have_the_same_environment(pyslurm: Lab) -> None:
 
 
 def _environment(lab: Lab, job_id: str) -> list[str]:
-    deadline = time.monotonic() + 120
-    while (done := lab.run("cat", f"same-env/{job_id}", check=False)).returncode:
-        assert time.monotonic() < deadline, lab.run("scontrol", "show", "job", job_id).stdout
-        time.sleep(1)
+    done = wait_for(
+        lambda: lab.run("cat", f"same-env/{job_id}", check=False), lambda done: not done.returncode
+    )
     own = re.compile(r"^(SLURM_JOB_?ID|SLURM_JOB_(START|END)_TIME|SLURM_TASK_PID|SLURM_JOB_SLUID)=")
     own_gpu = re.compile(
         r"^(SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_\w+|ZE_\w+)="
@@ -149,7 +148,7 @@ def submit_many(lab: Lab, *env: str) -> tuple[int, str]:
     """How many of 30 were sent, and what a process said that sends them."""
     show = f"import logging; logging.basicConfig(level='INFO')\n{SUBMIT}"
     argv = ("env", "XDG_CACHE_HOME=/tmp/pyslurm-test-cache", *env, PYTHON, "-c", show)
-    done = lab.run(*argv, check=False, timeout=600)
+    done = lab.run(*argv, check=False)
     lab.run("rm", "-rf", "/tmp/pyslurm-test-cache")
     return len(done.stdout.split()), done.stderr
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -30,14 +32,11 @@ def lines(lab: Lab, *args: str) -> list[str]:
 @pytest.fixture(scope="module")
 def array(lab: Lab) -> Iterator[str]:
     """An array of peggy's, two tasks of which run at a time."""
-    options = ("--partition=cpu", "--array=1-9,20-40:10%2", "--time=5", f"--job-name={NAME}")
-    script = "--wrap=sleep 120"
+    options = ("--partition=cpu", "--array=1-9,20-40:10%2", "--time=60", f"--job-name={NAME}")
+    script = "--wrap=sleep 3000"
     said = lab.run("sbatch", "--parsable", "--output=/dev/null", *options, script, user="peggy")
     job_id = said.stdout.strip()
-    deadline = time.monotonic() + 60
-    while sum(row["state"] == "RUNNING" for row in queue(lab, job_id)) < 2:
-        assert time.monotonic() < deadline, "the array did not start"
-        time.sleep(0.5)
+    wait_for(lambda: sum(row["state"] == "RUNNING" for row in queue(lab, job_id)) == 2)
     yield job_id
     lab.run("scancel", job_id, user="peggy")
 
@@ -137,10 +136,28 @@ def test_ids_that_are_not_there_are_named(lab: Lab, array: str) -> None:
     assert "not in the queue: 987654" in alone.stderr
 
 
+# Interrupts a command, as Ctrl-C does, once it has printed so many lines that match a pattern.
+INTERRUPT = """
+set -m # else it would not heed interrupts
+said=$(mktemp); trap 'rm "$said"' EXIT
+"${@:3}" >"$said" 2>&1 &
+until [ "$(grep -c "$2" "$said")" -ge "$1" ]; do sleep 0.2; done
+kill -INT $!
+wait $!
+cat "$said"
+"""
+
+
 def test_watching_in_a_pipe(lab: Lab, array: str) -> None:
-    """Two pictures in five seconds, with their age; ended from outside like by Ctrl-C."""
+    """Pictures with their age, two seconds and more apart; ended from outside like by Ctrl-C."""
     watched = ("slurmkit", "queue", array, "--watch", "2")
-    done = lab.run("timeout", "--signal=INT", "5", *watched, check=False)
-    assert done.stdout.count("JOBID") in {2, 3}
-    assert done.stderr.count("from squeue at") == done.stdout.count("JOBID")
-    assert "every 2 s" in done.stderr
+    argv = ("bash", "-c", INTERRUPT, "bash", "3", "from squeue at", *watched)
+    said = lab.run(*argv).stdout
+    seen = re.findall(r"^(?:JOBID|.*from squeue at).*", said, re.MULTILINE)
+    heads, notes = seen[0:6:2], seen[1:6:2]
+    assert all(head.startswith("JOBID") for head in heads), said
+    assert all("every 2 s" in note for note in notes), said
+    times = [re.search(r"(\d+):(\d+):(\d+)", note) for note in notes]
+    days = [int(at[1]) * 3600 + int(at[2]) * 60 + int(at[3]) for at in times if at]
+    assert len(days) == 3, said
+    assert all((after - before) % 86400 >= 2 for before, after in pairwise(days)), said

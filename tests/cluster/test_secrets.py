@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 from cluster_lab import Lab
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ class Folder:
         self.path = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
 
     def submit(self, *words: str) -> str:
-        options = ("--parsable", "--time=2", f"--chdir={self.path}", "--env=HF_TOKEN")
+        options = ("--parsable", "--time=20", f"--chdir={self.path}", "--env=HF_TOKEN")
         argv = ("env", f"HF_TOKEN={TOKEN}", "slurmkit", "submit", *options, *words)
         return self.lab.run(*argv).stdout.strip()
 
@@ -31,11 +31,8 @@ class Folder:
         return self.lab.run("sh", "-c", f"{found}; true").stdout.strip()
 
     def until(self, job: str, states: str) -> None:
-        deadline = time.monotonic() + 60
         argv = ("squeue", "-h", "-t", states, "-j", job)
-        while not self.lab.run(*argv, check=False).stdout:
-            assert time.monotonic() < deadline, self.lab.run("scontrol", "show", "job", job).stdout
-            time.sleep(0.3)
+        wait_for(lambda: self.lab.run(*argv, check=False).stdout)
 
 
 @pytest.fixture
@@ -59,10 +56,11 @@ def test_a_job_has_it_and_slurm_has_not(folder: Folder) -> None:
 
 
 def test_a_run_that_is_requeued_finds_it_and_cancel_removes_it(folder: Folder) -> None:
-    job = folder.submit("--requeue", "--", "sleep", "50")
+    job = folder.submit("--requeue", "--", "sleep", "1000")
     folder.until(job, "R")
     folder.lab.run("scontrol", "requeue", job)
-    folder.until(job, "PD")
+    show = ("scontrol", "-o", "show", "job", job)  # soon it may run again
+    wait_for(lambda: "Restarts=1 " in folder.lab.run(*show).stdout)
     assert folder.files(job) == "600 alice"
     folder.lab.run("slurmkit", "cancel", job)
     assert folder.files(job) == ""

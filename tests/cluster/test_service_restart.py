@@ -1,10 +1,12 @@
 """Any one service may be killed: started again, the cluster comes back without a reset."""
 
+import json
 import subprocess
 import time
 
 import pytest
 from cluster_lab import Lab
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -16,20 +18,25 @@ def _docker(*argv: str) -> str:
     return done.stdout.strip()
 
 
-def _wait_healthy(container: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while _docker("inspect", "-f", "{{.State.Health.Status}}", container) != "healthy":
-        assert time.monotonic() < end, f"{container} is not healthy after {seconds} s"
-        time.sleep(0.5)
+def _health(container: str) -> str:
+    return _docker("inspect", "-f", "{{.State.Health.Status}}", container)
+
+
+def _health_checks(container: str) -> set[str]:
+    """When each of the last health checks began."""
+    log = json.loads(_docker("inspect", "-f", "{{json .State.Health.Log}}", container))
+    return {check["Start"] for check in log}
+
+
+def _wait_healthy(container: str) -> None:
+    wait_for(lambda: _health(container), "healthy".__eq__)
 
 
 def _job_runs_and_is_accounted(lab: Lab) -> None:
     submit = ["sbatch", "--wait", "--parsable", "--output=/dev/null", "-w", "c1"]
     job = lab.run(*submit, "--gres=gpu:1", "--wrap", "true").stdout.strip()
-    end = time.monotonic() + 60
-    while "COMPLETED" not in lab.run("sacct", "-nPX", "-j", job, "-o", "State", check=False).stdout:
-        assert time.monotonic() < end, f"job {job} never reached accounting"
-        time.sleep(1)
+    asked = ("sacct", "-nPX", "-j", job, "-o", "State")
+    wait_for(lambda: "COMPLETED" in lab.run(*asked, check=False).stdout)
 
 
 @pytest.mark.parametrize("service", PERSISTENT)
@@ -50,13 +57,18 @@ def test_up_brings_back_what_died(lab: Lab) -> None:
 
 
 def test_a_job_outlives_an_outage_of_slurmctld_and_up(lab: Lab) -> None:
+    over = f"outlived-{time.time_ns()}"
+    waits = f"echo begun; until test -e {over}; do sleep 1; done; rm {over}; echo done"
     submit = ["sbatch", "--parsable", "--output=outlived", "-w", "c1"]
-    job = lab.run(*submit, "--wrap", "echo begun; sleep 45; echo done").stdout.strip()
+    job = lab.run(*submit, "--wrap", waits).stdout.strip()
     _wait_for_state(lab, job, "RUNNING")
     node = _docker("inspect", "-f", "{{.Id}}", lab.container("c1"))
     _docker("stop", lab.container("ctld"))
-    time.sleep(40)  # two health checks of a node
-    assert _docker("inspect", "-f", "{{.State.Health.Status}}", node) == "healthy"
+    before = _health_checks(node)
+    # Two that began while slurmctld was away; one may have been under way.
+    wait_for(lambda: len(_health_checks(node) - before) >= 3)
+    assert _health(node) == "healthy"
+    lab.run("touch", over)
     back = lab.up()
     assert back.returncode == 0, back.stderr
     assert _docker("inspect", "-f", "{{.Id}}", lab.container("c1")) == node
@@ -66,19 +78,13 @@ def test_a_job_outlives_an_outage_of_slurmctld_and_up(lab: Lab) -> None:
 
 def _wait_for_state(lab: Lab, job: str, state: str) -> None:
     show = ["scontrol", "-o", "show", "job", job]
-    end = time.monotonic() + 60
-    while f"JobState={state} " not in lab.run(*show, check=False).stdout:
-        assert time.monotonic() < end, f"job {job} is not {state}"
-        time.sleep(0.5)
+    wait_for(lambda: f"JobState={state} " in lab.run(*show, check=False).stdout)
 
 
 def _wait_until_saved(lab: Lab, name: str) -> None:
     """slurmctld writes a job down, name and all, some seconds after it accepted it."""
     saved = ["grep", "-q", name, "/var/lib/slurm/slurmctld/job_state"]
-    end = time.monotonic() + 60
-    while lab.run(*saved, service="ctld", user="", check=False).returncode:
-        assert time.monotonic() < end, "slurmctld did not save its state"
-        time.sleep(0.5)
+    wait_for(lambda: not lab.run(*saved, service="ctld", user="", check=False).returncode)
 
 
 def test_what_was_there_is_there_again(lab: Lab) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_for
 
 from slurmkit.planning.refusals import refusal_text
 
@@ -33,13 +34,6 @@ dofile("/etc/slurm/job_submit.lua")
 local gpu = {{ flag_default = 1 }}
 print(slurm_job_submit({job}, {{ gpu = gpu, mig = {{}} }}, 0))
 """
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.3)
 
 
 def root(lab: Lab, service: str, *argv: str) -> str:
@@ -197,11 +191,11 @@ def test_a_lost_device_drains_the_node_and_keeps_the_job(lab: Lab, other_devices
 def test_a_jobs_last_process_lets_go_of_its_gpu(lab: Lab, other_devices: str) -> None:
     """A daemon that a job has left, as nothing but cgroups would have kept it in the job."""
     name = f"left_{time.time_ns()}"
-    hold = f"exec 9<{other_devices}0; exec -a {name} sleep 120"
+    hold = f"exec 9<{other_devices}0; exec -a {name} sleep 3000"
     leave = f"SLURM_JOB_ID=1 setsid -f bash -c '{hold}' </dev/null >/dev/null 2>&1"
     root(lab, "c4", "bash", "-c", leave)
     find = ("pgrep", "-f", f"^{name}")
-    assert lab.run(*find, service="c4", user="").stdout
+    wait_for(lambda: lab.run(*find, service="c4", user="", check=False).stdout)
     lab.run("srun", "-p", "untyped", "--gres=gpu:1", "--time=1", "true")
     assert lab.run(*find, service="c4", user="", check=False).returncode == 1
 
@@ -209,11 +203,11 @@ def test_a_jobs_last_process_lets_go_of_its_gpu(lab: Lab, other_devices: str) ->
 def test_another_jobs_prolog_leaves_a_het_job_alone(lab: Lab, other_devices: str) -> None:
     """Its processes name the first component, which runs on c7 and has no GPU."""
     name = f"het_{time.time_ns()}"
-    hold = f"exec 9<{other_devices}0; exec -a {name} sleep 60"
+    hold = f"exec 9<{other_devices}0; exec -a {name} sleep 1000"
     parts = ("-p cpu -n1 --mem=100", "hetjob", "-p untyped -n1 --gres=gpu:1")
     options = "".join(f"#SBATCH {part}\n" for part in parts)
     script = f"#!/bin/bash\n{options}srun --het-group=1 bash -c '{hold}'\n"
-    argv = ("sbatch", "--parsable", "--time=2", "--output=/dev/null")
+    argv = ("sbatch", "--parsable", "--time=20", "--output=/dev/null")
     job = lab.run(*argv, input=script).stdout.strip()
     find = ("pgrep", "-f", f"^{name}")
     try:

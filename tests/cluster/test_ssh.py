@@ -10,13 +10,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from cutting_proxy import CuttingProxy
 from ssh_person import Person
+from waiting import PATIENCE, wait_for
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import HostKeyRefused, SshError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 CUTS = int(os.environ.get("SLURMKIT_TEST_CUTS", "40"))
-CPU = ("--partition=cpu", "--time=5")
+CPU = ("--partition=cpu", "--time=20")
 
 
 # A second sshd of the login node, which after the key asks PAM, and PAM for a code.
@@ -85,13 +86,6 @@ def over(person: Person, monkeypatch: pytest.MonkeyPatch, port: int, *more: str)
     return Cluster(slurm, OnceBackend(slurm))
 
 
-def until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
-
-
 def test_submit_follow_and_cancel(alice: Person) -> None:
     slow = "for i in 1 2 3; do echo line $i; sleep 1; done"
     job_id = alice.run(
@@ -102,7 +96,7 @@ def test_submit_follow_and_cancel(alice: Person) -> None:
     assert "COMPLETED" in followed.stderr
     assert "alice" in alice.run("--cluster", "lab", "job", job_id).stdout
     long = alice.run(
-        "--cluster", "lab", "submit", "--parsable", *CPU, "--", "sleep", "300"
+        "--cluster", "lab", "submit", "--parsable", *CPU, "--", "sleep", "1000"
     ).stdout.strip()
     listed = alice.run("--cluster", "lab", "queue", "--me").stdout
     assert long in listed
@@ -160,20 +154,20 @@ def test_a_tunnel_over_the_connection(alice: Person) -> None:
     sent = alice.run("--cluster", "lab", "submit", "--parsable", *CPU, "--", *served)
     job_id = sent.stdout.strip()
     argv = [sys.executable, "-m", "slurmkit", "--cluster", "lab", "tunnel", job_id, "18455"]
-    until(lambda: "RUNNING" in alice.run("--cluster", "lab", "job", job_id).stdout)
+    wait_for(lambda: "RUNNING" in alice.run("--cluster", "lab", "job", job_id).stdout)
     process = subprocess.Popen(
         [*argv, "--open", "--local-port", "18456"], env=alice.env, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stderr is not None
-        until(lambda: "127.0.0.1:18456 leads to" in str(process.stderr.readline()))  # type: ignore[union-attr]
+        wait_for(lambda: "127.0.0.1:18456 leads to" in str(process.stderr.readline()))  # type: ignore[union-attr]
         got = subprocess.run(
-            ["curl", "-sS", "--retry", "20", "--retry-all-errors", "--retry-delay", "1",
+            ["curl", "-sS", "--retry", "300", "--retry-all-errors", "--retry-delay", "1",
              "http://127.0.0.1:18456/"], capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert "Directory listing" in got.stdout
         alice.run("--cluster", "lab", "cancel", "--yes", job_id)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.communicate()
@@ -185,7 +179,7 @@ def at_terminal(person: Person, words: list[str], answers: list[tuple[str, str]]
     if child == 0:
         os.chdir(person.folder)
         os.execve(sys.executable, [sys.executable, "-m", "slurmkit", *words], person.env)  # noqa: S606
-    said, deadline = "", time.monotonic() + 90
+    said, deadline = "", time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if select.select([screen], [], [], 0.5)[0]:
             try:
@@ -211,7 +205,7 @@ def test_a_shell_on_a_node(alice: Person) -> None:
 
 
 def test_the_screen(alice: Person, lab_cluster: Cluster) -> None:
-    spec = JobSpec(command=("sleep", "100"), time="5", partition="cpu", job_name="onscreen")
+    spec = JobSpec(command=("sleep", "1000"), time="20", partition="cpu", job_name="onscreen")
     job = lab_cluster.submit(plan(spec, lab_cluster))
     said = at_terminal(alice, ["tui", "--cluster", "lab"], [("onscreen", "q")])
     job.cancel()
@@ -357,10 +351,10 @@ def test_the_guide(alice: Person) -> None:
     (alice.folder / "train.py").write_text("print('trained')\n", "utf-8")
     bash = f'slurmkit() {{ "{sys.executable}" -m slurmkit "$@"; }}\n{script}'
     given = {"env": alice.env, "cwd": alice.folder, "capture_output": True, "text": True}
-    done = subprocess.run(["bash", "-ec", bash], check=False, timeout=200, **given)  # type: ignore[call-overload]
+    done = subprocess.run(["bash", "-ec", bash], check=False, timeout=600, **given)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
     assert "trained\n" in done.stdout
-    done = subprocess.run([sys.executable, "-c", python], check=False, timeout=200, **given)  # type: ignore[call-overload]
+    done = subprocess.run([sys.executable, "-c", python], check=False, timeout=600, **given)  # type: ignore[call-overload]
     assert done.stdout == "COMPLETED\n", done.stderr
     alice.lab.run("rm", "train.py")
 
@@ -376,7 +370,7 @@ def test_what_a_login_shell_sets_changes_nothing(
         cluster = over(alice, monkeypatch, alice.port)
         spec = JobSpec(command=("bash", "-c", "env"), time="5", partition="cpu")
         job = cluster.submit(plan(spec, cluster))
-        job.wait(60)
+        job.wait(PATIENCE)
         said = b"".join(job.log()).decode().splitlines()
         assert "MINE=kept" in said
         assert not [line for line in said if line.startswith("SBATCH_")]

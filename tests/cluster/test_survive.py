@@ -6,19 +6,20 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_lab import Lab
+from waiting import wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "survive.md").read_text("utf-8")
-PATIENCE = 180  # seconds: a node that is lost 20, a requeue 14, the next look of the scheduler 10
-# Counts a fifth of a second for a fifth of a second; writes where it stands when it is asked.
+# Counts a fifth of a second for a fifth of a second; writes where it stands when it is asked, and
+# now and then. With a third word, its first run does not count the last.
 COUNTER = """
 import os, signal, sys, time
 target, way = int(sys.argv[1]), sys.argv[2]
@@ -36,9 +37,11 @@ if way != "deaf":
 if way == "fails": sys.exit(3)
 if way == "eats":
     held = bytearray(200 << 20)
-    time.sleep(8)
+    time.sleep(8 if run != "0" else 250)  # until it is killed for it
+stays = run == "0" and len(sys.argv) > 3
 while count < target:
-    time.sleep(0.2); count += 1
+    time.sleep(0.2)
+    if not stays or count + 1 < target: count += 1
     if way == "deaf" or count % 5 == 0: save()
 save()
 asked = os.environ["SLURMKIT_CHECKPOINT_FILE"]
@@ -59,7 +62,7 @@ class Counter:
 
     def submit(self, words: str, target: int, way: str = "exits") -> str:
         command = f"cd {self.folder} && slurmkit submit --parsable {words}"
-        done = self.lab.run("sh", "-c", f"{command} -- python3 counter.py {target} {way}")
+        done = self.lab.run("sh", "-c", f"{command} -- python3 counter.py {target} {way} stays")
         self.jobs.append(done.stdout.strip())
         return self.jobs[-1]
 
@@ -71,30 +74,26 @@ class Counter:
     def log(self, job_id: str) -> str:
         return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out", check=False).stdout
 
-    def await_log(self, job_id: str, pattern: str, seconds: float = PATIENCE) -> str:
-        return until(lambda: self.log(job_id), lambda log: re.search(pattern, log), seconds)
+    def await_log(self, job_id: str, pattern: str) -> str:
+        return wait_for(lambda: self.log(job_id), lambda log: re.search(pattern, log))
 
-    def trace(self) -> list[list[str]]:
-        said = self.lab.run("cat", f"{self.folder}/trace").stdout
+    def await_count(self, run: str, place: str = ".") -> None:
+        """Until a run has written down where it stands: it counts, and heeds signals."""
+        wait_for(lambda: any(line[0] == run for line in self.trace(place)))
+
+    def trace(self, place: str = ".") -> list[list[str]]:
+        said = self.lab.run("cat", f"{self.folder}/{place}/trace", check=False).stdout
         return [line.split() for line in said.splitlines()]
 
     def ended(self, job_id: str, target: int) -> list[dict[str, Any]]:
         """Wait for a good end; its history."""
-        self.lab.run("slurmkit", "wait", job_id, timeout=PATIENCE * 2)
+        self.lab.run("slurmkit", "wait", job_id)
         assert f"counted {target}\n" in self.log(job_id)
         counts = [int(count) for _, count, _ in self.trace()]
         assert counts == sorted(counts)
         found: list[dict[str, Any]] = self.show(job_id)["outcome"]["restarts"]
         assert found[-1]["reason"] == "done"
         return found
-
-
-def until(look: Callable[[], str], good: Callable[[str], object], seconds: float = PATIENCE) -> str:
-    end = time.time() + seconds
-    while not good(found := look()):
-        assert time.time() < end, found
-        time.sleep(0.5)
-    return found
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ def admin(lab: Lab, *words: str) -> str:
 def on(lab: Lab, job_id: str) -> str:
     """The node on which a job runs."""
     ask = ("squeue", "-h", "-j", job_id, "-t", "R", "-o", "%N")
-    return until(lambda: lab.run(*ask, check=False).stdout, str.strip).strip()
+    return wait_for(lambda: lab.run(*ask, check=False).stdout, str.strip).strip()
 
 
 @pytest.mark.slow
@@ -165,13 +164,12 @@ def test_a_preemption(counter: Counter, mode: str, grace: int, signal: bool) -> 
     lab = counter.lab
     with scavengers(lab, mode, grace, signal=signal):
         after = f"{ALL} --partition cpu --qos scavenger --exclusive --checkpoint-signal USR1"
-        job_id = counter.submit(f"{after} --time 10", 100, "exits-0")
+        job_id = counter.submit(f"{after} --time 30", 100, "exits-0")
         on(lab, job_id)
-        counter.await_log(job_id, "run 0 from 0")
-        time.sleep(3)
+        counter.await_count("0")
         words = "--partition cpu --qos high --exclusive --time 2 --wait"
         above = f"cd {counter.folder}; slurmkit submit {words} -- sleep 5"
-        lab.run("sh", "-c", above, timeout=PATIENCE)
+        lab.run("sh", "-c", above)
         history = counter.ended(job_id, 100)
     reasons = [each["reason"] for each in history]
     assert reasons[0] == "preempt"
@@ -185,10 +183,10 @@ def test_a_preemption(counter: Counter, mode: str, grace: int, signal: bool) -> 
 @pytest.mark.parametrize("way", ["down", "killed"])
 def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
     lab = counter.lab
-    job_id = counter.submit(f"{ALL} --partition gpu --time 10", 100)
+    job_id = counter.submit(f"{ALL} --partition gpu --time 30", 100)
     counter.await_log(job_id, "run 0 from 0")
     node = on(lab, job_id)
-    time.sleep(3)
+    counter.await_count("0")
     try:
         if way == "down":
             admin(lab, "scontrol", "update", f"nodename={node}", "state=down", "reason=test")
@@ -209,7 +207,7 @@ def test_a_node_that_is_lost(counter: Counter, way: str) -> None:
 @pytest.mark.slow
 def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Counter) -> None:
     lab = counter.lab
-    job_id = counter.submit(f"{ALL} --partition gpu --time 10", 400, "deaf")
+    job_id = counter.submit(f"{ALL} --partition gpu --time 30", 400, "deaf")
     counter.await_log(job_id, "run 0 from 0")
     node = on(lab, job_id)
     pid = lab.run("pgrep", "-o", "slurmd", user="", service=node).stdout.strip()
@@ -224,12 +222,14 @@ def test_a_stale_run_writes_no_checkpoint_once_the_next_has_begun(counter: Count
     finally:
         lab.run("kill", "-CONT", pid, user="", service=node)
     assert [each["reason"] for each in history] in (["stale", "done"], ["node-fail", "done"])
-    until(lambda: lab.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, lambda s: "down" not in s)
+    wait_for(
+        lambda: lab.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, lambda s: "down" not in s
+    )
 
 
 @pytest.mark.slow
 def test_out_of_memory(counter: Counter) -> None:
-    more = "--on-oom requeue --oom-max-mem 500M --restart-delay 0 --partition cpu --time 5"
+    more = "--on-oom requeue --oom-max-mem 500M --restart-delay 0 --partition cpu --time 20"
     job_id = counter.submit(f"{more} --mem 150M", 20, "eats")
     history = counter.ended(job_id, 20)
     assert [each["reason"] for each in history] == ["oom", "done"], counter.log(job_id)
@@ -237,7 +237,7 @@ def test_out_of_memory(counter: Counter) -> None:
 
 
 def test_an_error_of_the_command_is_not_requeued(counter: Counter) -> None:
-    job_id = counter.submit(f"{ALL} --on-oom requeue --partition cpu --time 5", 20, "fails")
+    job_id = counter.submit(f"{ALL} --on-oom requeue --partition cpu --time 20", 20, "fails")
     assert counter.lab.run("slurmkit", "wait", job_id, check=False).returncode == 3
     assert counter.show(job_id)["outcome"]["runs"][0]["state"] == "FAILED"
     assert counter.log(job_id).count("run 0 from") == 1
@@ -245,13 +245,13 @@ def test_an_error_of_the_command_is_not_requeued(counter: Counter) -> None:
 
 def test_a_loop_stops_at_its_limit_and_a_rehearsal_is_one(counter: Counter) -> None:
     lab = counter.lab
-    words = f"{ALL} --max-restarts 1 --checkpoint-signal USR1 --partition cpu --time 5"
+    words = f"{ALL} --max-restarts 1 --checkpoint-signal USR1 --partition cpu --time 20"
     job_id = counter.submit(words, 10_000)
     counter.await_log(job_id, "run 0 from 0")
-    time.sleep(2)
+    counter.await_count("0")
     lab.run("slurmkit", "interrupt", job_id, "--as", "timeout")
     counter.await_log(job_id, "run 1 from [1-9][0-9]* after timeout")
-    time.sleep(2)
+    counter.await_count("1")
     lab.run("slurmkit", "interrupt", job_id, "--as", "preempt")
     assert lab.run("slurmkit", "wait", job_id, check=False).returncode == 75
     history = counter.show(job_id)["outcome"]["restarts"]
@@ -262,8 +262,8 @@ def test_a_loop_stops_at_its_limit_and_a_rehearsal_is_one(counter: Counter) -> N
 
 def test_a_rehearsal_of_a_job_without_policy_is_refused(counter: Counter) -> None:
     lab = counter.lab
-    command = f"cd {counter.folder} && slurmkit submit --parsable --partition cpu --time 5"
-    job_id = lab.run("sh", "-c", f"{command} -- sleep 60").stdout.strip()
+    command = f"cd {counter.folder} && slurmkit submit --parsable --partition cpu --time 20"
+    job_id = lab.run("sh", "-c", f"{command} -- sleep 1000").stdout.strip()
     counter.jobs.append(job_id)
     on(lab, job_id)
     done = lab.run("slurmkit", "interrupt", job_id, "--as", "timeout", check=False)
@@ -274,13 +274,12 @@ def test_a_rehearsal_of_a_job_without_policy_is_refused(counter: Counter) -> Non
 
 def test_an_ending_that_is_held(counter: Counter) -> None:
     lab = counter.lab
-    words = "--on-timeout hold --checkpoint-signal USR1 --partition cpu --time 5"
+    words = "--on-timeout hold --checkpoint-signal USR1 --partition cpu --time 20"
     job_id = counter.submit(words, 60)
-    counter.await_log(job_id, "run 0 from 0")
-    time.sleep(2)
+    counter.await_count("0")
     lab.run("slurmkit", "interrupt", job_id, "--as", "timeout")
     look = ("scontrol", "show", "job", job_id)
-    until(lambda: lab.run(*look).stdout, lambda said: "Priority=0" in said and "PENDING" in said)
+    wait_for(lambda: lab.run(*look).stdout, lambda said: "Priority=0" in said and "PENDING" in said)
     lab.run("slurmkit", "release", job_id)
     history = counter.ended(job_id, 60)
     assert [each["action"] for each in history[:-1]] == ["hold"]
@@ -289,19 +288,19 @@ def test_an_ending_that_is_held(counter: Counter) -> None:
 def test_a_task_of_an_array_and_a_whole_script(counter: Counter) -> None:
     lab = counter.lab
     work = "mkdir -p $SLURM_ARRAY_TASK_ID; cd $SLURM_ARRAY_TASK_ID; srun -n1 python3 ../counter.py"
-    script = f"#!/bin/bash\n#SBATCH --time=5\n{work} 40 exits\necho after $?\n"
+    first = "[ $SLURM_ARRAY_TASK_ID = 0 ] || stays=stays"
+    script = f"#!/bin/bash\n#SBATCH --time=20\n{first}\n{work} 40 exits $stays\necho after $?\n"
     lab.run("sh", "-c", f"cat >{counter.folder}/job.sh", input=script)
     words = f"{ALL} --checkpoint-signal USR1 --partition cpu --array 0-1 --script job.sh"
     command = f"cd {counter.folder} && slurmkit submit --parsable {words}"
     job_id = lab.run("sh", "-c", command).stdout.strip()
     counter.jobs.append(job_id)
     task = f"{job_id}_1"
-    until(lambda: counter.log(task), lambda log: "run 0 from" in log)
-    time.sleep(2)
+    counter.await_count("0", "1")
     lab.run("slurmkit", "interrupt", task, "--as", "timeout")
-    until(lambda: counter.log(task), lambda log: "run 1 from" in log)
+    wait_for(lambda: counter.log(task), lambda log: "run 1 from" in log)
     assert "timeout: back to the queue" in counter.log(task)
-    lab.run("slurmkit", "wait", job_id, timeout=PATIENCE)
+    lab.run("slurmkit", "wait", job_id)
     assert "after 0" in counter.log(task)
 
 
@@ -320,12 +319,18 @@ def test_the_guide(counter: Counter) -> None:
     (job_id,) = re.findall(r"^submitted job (\d+)$", typed(submit), re.M)
     counter.jobs.append(job_id)
     counter.await_log(job_id, "run 0 goes on from 0")
-    time.sleep(3)
+    time.sleep(3)  # it counts seconds
     typed(re.sub(r"\b12\b", job_id, interrupt))
     counter.await_log(job_id, "run 1 goes on from [1-9]")
-    shown = typed("timeout 10 " + re.sub(r"\b12\b", job_id, follow), check=False)
-    for line in re.findall(r"^slurmkit: .*", said, re.M):
-        begun = re.escape(line.partition(" on ")[0]).replace("12", job_id)
-        assert re.search(f"^{begun}", shown, re.M), shown
+    process = typed(re.sub(r"\b12\b", job_id, follow) + " >followed 2>&1 & echo $!").strip()
+    begun = [
+        re.escape(line.partition(" on ")[0]).replace("12", job_id)
+        for line in re.findall(r"^slurmkit: .*", said, re.M)
+    ]
+    wait_for(
+        lambda: typed("cat followed"),
+        lambda shown: all(re.search(f"^{line}", shown, re.M) for line in begun),
+    )
+    typed(f"kill {process}")
     shown = typed(re.sub(r"\b12\b", job_id, job))
     assert "timeout: back to the queue" in shown

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -52,9 +53,9 @@ def points(lab: Lab, sweep: str, *options: str) -> list[dict[str, Any]]:
     return found
 
 
-def settled(lab: Lab, sweep: str, seconds: float = 60) -> list[dict[str, Any]]:
+def settled(lab: Lab, sweep: str) -> list[dict[str, Any]]:
     """The points, once slurmdbd has heard of the last."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while True:
         found = points(lab, sweep)
         ended = all(p["state"] in {"COMPLETED", "FAILED"} for p in found)
@@ -102,7 +103,7 @@ def run_again(lab: Lab, folder: str, sweep: str, count: int, bad: list[int]) -> 
     done = lab.run("slurmkit", "wait", sweep, check=False)
     assert (done.returncode, done.stdout) == (3, "")
     again = lab.run("slurmkit", "sweep", "rerun", sweep, "--parsable").stdout.strip()
-    assert lab.run("slurmkit", "wait", again, check=False, timeout=300).returncode == 3
+    assert lab.run("slurmkit", "wait", again, check=False).returncode == 3
     task = "JobID,State"
     ids = again_ids(lab, again)
     rows = lab.run("sacct", "-XnPj", ids, "-o", task).stdout.split()
@@ -124,6 +125,7 @@ def again_ids(lab: Lab, again: str) -> str:
     return ",".join(dict.fromkeys(re.findall(rf"^(\d+).*array:{token}", said, re.MULTILINE)))
 
 
+@pytest.mark.timeout(3600)
 def test_more_points_than_an_array_takes(lab: Lab, folder: str) -> None:
     bad = [7, 1005, 1199]
     sweep = run_large(lab, folder, 1200, 60, bad)
@@ -143,7 +145,7 @@ def test_fewer_at_once_than_arrays(lab: Lab, folder: str) -> None:
     command = f"slurmkit submit --parsable {' '.join(SMALL)} --array=999-1002%1 --job-name=chained"
     command += " -- sh -c 'echo task $SLURMKIT_ARRAY_TASK_ID; sleep 2'"
     first = within(lab, folder, command).stdout.strip()
-    assert lab.run("slurmkit", "wait", first, timeout=200).stdout == ""
+    assert lab.run("slurmkit", "wait", first).stdout == ""
     assert within(lab, folder, f"slurmkit log {first}_1002").stdout == "task 1002\n"
     assert within(lab, folder, f"slurmkit log {first}_999").stdout == "task 999\n"
     ids = again_ids(lab, first).split(",")
@@ -182,7 +184,7 @@ def test_the_guide(lab: Lab, folder: str) -> None:
     said = within(lab, folder, submit).stdout
     sweep = re.fullmatch(r"submitted job (\d+)\n", said)
     assert sweep
-    lab.run("slurmkit", "wait", sweep[1], check=False, timeout=200)
+    lab.run("slurmkit", "wait", sweep[1], check=False)
     found = settled(lab, sweep[1])
     assert [p["parameters"]["seed"] for p in found if p["state"] == "FAILED"] == ["3", "3"]
     assert within(lab, folder, f"slurmkit log {sweep[1]}_2").stdout == "lr=1e-3 seed=2\n"
@@ -195,4 +197,4 @@ def test_the_guide(lab: Lab, folder: str) -> None:
     assert f"2 points of sweep {sweep[1]} again" in again
     lab.run("tee", f"{folder}/sweep.py", input=blocks("python")[0])
     python = "/opt/slurmkit/venv/bin/python"
-    assert within(lab, folder, f"{python} sweep.py", timeout=200).stdout == "COMPLETED\n"
+    assert within(lab, folder, f"{python} sweep.py").stdout == "COMPLETED\n"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tui_terminal import Terminal, open_terminal, row
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -23,7 +24,7 @@ def jobs(lab: Lab) -> Iterator[dict[str, str]]:
 
     def submit(name: str, *args: str) -> str:
         fixed = ("--parsable", "--chdir=/tmp", "--output=/dev/null", f"--job-name={name}")
-        return lab.run("sbatch", *fixed, *args, "--wrap", "sleep 300").stdout.strip()
+        return lab.run("sbatch", *fixed, *args, "--wrap", "sleep 3000").stdout.strip()
 
     names = {"holdsgpus": ("--gres=gpu:a100:2",), "heldback": ("--hold",)}
     submitted = {name: submit(name, *args) for name, args in names.items()}
@@ -91,10 +92,8 @@ def test_the_map_shows_who_is_on_which_gpu(
         line = next(line for line in terminal.screen().splitlines() if f"{node} " in line)
         return line.split("a100", 1)[1].split()
 
-    deadline = time.monotonic() + 60  # the map may be older than the job
-    while (drawn()[int(first)], drawn()[int(last)]) != ("a", "a"):
-        assert time.monotonic() < deadline, terminal.screen()
-        time.sleep(0.3)
+    # The map may be older than the job.
+    wait_for(drawn, lambda letters: letters[int(first)] == letters[int(last)] == "a")
     terminal.type("/")
     terminal.type("-l", f"job={mine}")
     terminal.wait_for(f"2 match job={mine}")
@@ -151,8 +150,8 @@ def test_the_log_is_followed_and_the_cancelled_job_is_found_in_mine(
     lab: Lab, terminal: Terminal
 ) -> None:
     folder = lab.run("mktemp", "-d", "-p", "/home/alice").stdout.strip()
-    script = "for n in $(seq 1000); do echo step $n; sleep 0.5; done"
-    words = ["sbatch", "--parsable", f"--output={folder}/out", "--job-name=steps", "--time=5"]
+    script = "for n in $(seq 9000); do echo step $n; sleep 0.5; done"
+    words = ["sbatch", "--parsable", f"--output={folder}/out", "--job-name=steps", "--time=60"]
     mine = lab.run(*words, f"--wrap={script}").stdout.strip()
     try:
         terminal.type("slurmkit tui --mine --interval 2", "Enter")
@@ -161,8 +160,8 @@ def test_the_log_is_followed_and_the_cancelled_job_is_found_in_mine(
         terminal.type("-l", "steps")
         terminal.type("Enter")
         terminal.type("l")
-        terminal.wait_for("step 3", "following")
-        terminal.wait_for("step 12")
+        first = last_step(terminal.wait_for("step ", "following"))
+        wait_for(lambda: last_step(terminal.screen()), lambda last: last > first)
         terminal.type("Escape")
         terminal.wait_for("c Cancel")
         terminal.type("c")
@@ -203,7 +202,7 @@ def test_the_shell_is_clean_afterwards(lab: Lab, terminal: Terminal, end: str) -
         terminal.type(end)
     terminal.wait_for("ready:slurmkit tui")
     terminal.type("echo status $?; stty -a | grep -o ' -\\?echo '", "Enter")
-    shown = terminal.wait_for("status 0", seconds=20)
+    shown = terminal.wait_for("status 0")
     assert "Quit" not in shown
     assert " -echo " not in shown
     assert terminal.mode() == before
@@ -213,7 +212,7 @@ def test_a_slurmctld_out_of_reach_is_said_in_words(terminal: Terminal) -> None:
     conf = "sed 's/^SlurmctldPort=.*//' /etc/slurm/slurm.conf > /tmp/$USER.conf"
     terminal.type(f"{conf}; echo SlurmctldPort=1 >> /tmp/$USER.conf", "Enter")
     terminal.type("SLURM_CONF=/tmp/$USER.conf slurmkit tui", "Enter")
-    shown = terminal.wait_for("slurmctld does not answer", "next try in", seconds=90)
+    shown = terminal.wait_for("slurmctld does not answer", "next try in")
     assert "Traceback" not in shown
     assert "squeue: no answer yet" in shown
     terminal.type("q")
@@ -232,15 +231,13 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
         mine = submitted_from_the_form(terminal, name)
         node, index = held_gpu(lab, mine)
         terminal.type("l")
-        terminal.wait_for("step 3", "following")
+        terminal.wait_for("step ", "following")
         terminal.type("Escape")
         terminal.wait_for("q Quit")
         terminal.type("3")
         terminal.wait_for("a alice: ")
-        deadline = time.monotonic() + 60  # the map may be older than the job
-        while letters(terminal, node)[index] != "a":
-            assert time.monotonic() < deadline, terminal.screen()
-            time.sleep(0.3)
+        # The map may be older than the job.
+        wait_for(lambda: letters(terminal, node), lambda drawn: drawn[index] == "a")
         terminal.type("1")
         terminal.wait_for_row(mine, "RUNNING")
         terminal.type("/")
@@ -249,19 +246,19 @@ def test_a_job_from_the_form_is_followed_changed_cancelled_and_found(
         terminal.wait_for("c Cancel")
         terminal.type("L")
         terminal.wait_for("Time limit", "minutes, H:MM:SS")
-        terminal.type("C-u", "5", "Enter")  # read at once
-        terminal.wait_for(f"scontrol update JobId={mine} TimeLimit=5")
+        terminal.type("C-u", "50", "Enter")  # read at once
+        terminal.wait_for(f"scontrol update JobId={mine} TimeLimit=50")
         terminal.type("y")
         terminal.wait_for(f"done: scontrol update JobId={mine}")
-        assert lab.run("squeue", "-h", "-o", "%l", "-j", mine).stdout.strip() == "5:00"
+        assert lab.run("squeue", "-h", "-o", "%l", "-j", mine).stdout.strip() == "50:00"
         terminal.type("c")
         terminal.wait_for(f"scancel {mine}")
         terminal.type("y")
         terminal.wait_for(f"done: scancel {mine}")
         terminal.wait_for_row(mine, "CANCELLED")
         terminal.type("A")
-        shown = terminal.wait_for(f"from job {mine} (CANCELLED)", "#SBATCH --time=00:05:00")
-        assert "seq 1000" in shown
+        shown = terminal.wait_for(f"from job {mine} (CANCELLED)", "#SBATCH --time=00:50:00")
+        assert "seq 9000" in shown
         assert "#SBATCH --gpus-per-node=a100:1" in shown
         terminal.type("Escape")
         log = lab.run("tail", "-n", "20", f"{folder}/slurmkit/tui-actions.log").stdout
@@ -275,7 +272,7 @@ def submitted_from_the_form(terminal: Terminal, name: str) -> str:
     """Type a job with one GPU, see it planned, send it; its id."""
     terminal.type("n")
     terminal.wait_for("New job on", "enter what the job runs")
-    terminal.type("-l", "for n in $(seq 1000); do echo step $n; sleep 0.5; done")
+    terminal.type("-l", "for n in $(seq 9000); do echo step $n; sleep 0.5; done")
     terminal.type("Tab")
     terminal.type("-l", name)
     terminal.type(*["Tab"] * 4)
@@ -283,8 +280,8 @@ def submitted_from_the_form(terminal: Terminal, name: str) -> str:
     terminal.type("-l", "a100:1")
     terminal.type(*["Tab"] * 9)
     terminal.wait_for("Time: ")
-    terminal.type("-l", "10")
-    terminal.wait_for("ready", "#SBATCH --gpus-per-node=a100:1", "#SBATCH --time=10")
+    terminal.type("-l", "60")
+    terminal.wait_for("ready", "#SBATCH --gpus-per-node=a100:1", "#SBATCH --time=60")
     terminal.type("C-s")
     terminal.wait_for(f"Submit {name} to", "sbatch --parsable")
     terminal.type("y")
@@ -294,12 +291,10 @@ def submitted_from_the_form(terminal: Terminal, name: str) -> str:
 
 def held_gpu(lab: Lab, job_id: str) -> tuple[str, int]:
     """Node and index of a job's only GPU, once it runs."""
-    deadline = time.monotonic() + 60
-    found = None
-    while found is None:
-        assert time.monotonic() < deadline, f"job {job_id} does not start"
-        said = lab.run("scontrol", "show", "job", "-d", job_id).stdout
-        found = re.search(r"Nodes=(\S+) .*GRES=gpu:a100:1\(IDX:(\d+)\)", said)
+    show = ("scontrol", "show", "job", "-d", job_id)
+    held = re.compile(r"Nodes=(\S+) .*GRES=gpu:a100:1\(IDX:(\d+)\)")
+    found = wait_for(lambda: held.search(lab.run(*show).stdout))
+    assert found is not None
     return found[1], int(found[2])
 
 
@@ -307,3 +302,8 @@ def letters(terminal: Terminal, node: str) -> list[str]:
     """The holders of a node's GPUs, as the map draws them."""
     line = next(line for line in terminal.screen().splitlines() if f"{node} " in line)
     return line.split("a100", 1)[1].split()
+
+
+def last_step(screen: str) -> int:
+    """The last step that a followed log shows."""
+    return max((int(number) for number in re.findall(r"step (\d+)", screen)), default=0)

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,7 @@ WAITING = {
 
 
 ENDED = set("CANCELLED COMPLETED FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT".split())
-MEMORY = "srun python3 -c 'x = bytearray(400 << 20); import time; time.sleep(30)'"
+MEMORY = "srun python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1000)'"
 NCCL = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
 # Jobs that fail: options, script, words of the answer, and of what else is said.
 FAILING = {
@@ -88,8 +89,13 @@ FAILING = {
     "signal": ("", "kill -SEGV $$", "SIGSEGV", "memory that is not its own"),
     "memory": ("--mem=100M", MEMORY, "out of memory", "--mem="),
     "time": ("-t 1", "echo begun; sleep 300", "its time limit of 1:00", "--time=2:00"),
-    "cancelled": ("", "sleep 300", "cancelled by olga", ""),
-    "preempted": ("-p untyped --gpus=4 --qos=scavenger --no-requeue", "sleep 300", "preempted", ""),
+    "cancelled": ("", "sleep 3000", "cancelled by olga", ""),
+    "preempted": (
+        "-p untyped --gpus=4 --qos=scavenger --no-requeue",
+        "sleep 3000",
+        "preempted",
+        "",
+    ),
 }
 
 
@@ -134,12 +140,8 @@ class Jobs:
         rows = (line.split("|") for line in text.splitlines())
         return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
-    def until(self, job_id: str, states: set[str], seconds: float) -> tuple[str, str, str]:
-        end = time.monotonic() + seconds
-        while (now := self.squeue(job_id)[job_id])[0] not in states:
-            assert time.monotonic() < end, f"job {job_id} is {now} after {seconds:g} s"
-            time.sleep(1)
-        return now
+    def until(self, job_id: str, states: set[str]) -> tuple[str, str, str]:
+        return wait_for(lambda: self.squeue(job_id)[job_id], lambda now: now[0] in states)
 
     def change(self, job_id: str, command: str) -> str:
         """Run what was offered, in its user's home; the id of the job that comes of it."""
@@ -168,11 +170,11 @@ def failing(jobs: Jobs) -> dict[str, str]:
     for name, (options, script, _, _) in FAILING.items():
         place = "" if "-p" in options else "-p cpu"
         ids[name] = jobs.submit("alice", f"{place} {options}", script)
-    jobs.until(ids["preempted"], {"RUNNING"}, 60)
+    jobs.until(ids["preempted"], {"RUNNING"})
     jobs.submit("bob", "-p untyped --gpus=4 -t 1", "sleep 20")
-    jobs.until(ids["cancelled"], {"RUNNING"}, 60)
+    jobs.until(ids["cancelled"], {"RUNNING"})
     jobs.lab.run("scancel", ids["cancelled"], user="olga")
-    jobs.until(ids["preempted"], ENDED, 60)
+    jobs.until(ids["preempted"], ENDED)
     return ids
 
 
@@ -182,7 +184,7 @@ def busy(jobs: Jobs, failing: dict[str, str]) -> Iterator[dict[str, str]]:
     del failing  # begun first: some take a minute
     ids = jobs.submit_all(FILL, "sleep 3000")
     for name in ("high", "dave", "dave2", "cpus", "array"):
-        jobs.until(ids[name], {"RUNNING"}, 60)
+        jobs.until(ids[name], {"RUNNING"})
     yield ids
     jobs.cancel(*ids.values())
 
@@ -208,14 +210,12 @@ def waiting(jobs: Jobs, busy: dict[str, str]) -> Iterator[dict[str, str]]:
 
 def _wait_for_reasons(jobs: Jobs, ids: dict[str, str]) -> None:
     """Until a scheduler has looked at all of them."""
-    end = time.monotonic() + 90
-    while True:
+
+    def others() -> dict[str, tuple[str, str, str]]:
         now = jobs.squeue(*ids.values())
-        other = {reason: now[job_id] for reason, job_id in ids.items() if now[job_id][1] != reason}
-        if not other:
-            return
-        assert time.monotonic() < end, other
-        time.sleep(2)
+        return {reason: now[job_id] for reason, job_id in ids.items() if now[job_id][1] != reason}
+
+    wait_for(others, lambda found: not found)
 
 
 @pytest.mark.parametrize("reason", WAITING)
@@ -265,13 +265,10 @@ def test_what_is_offered_starts_sooner(jobs: Jobs, waiting: dict[str, str], reas
 def _starts_sooner(jobs: Jobs, job_id: str, said: int, before: int | None) -> None:
     """At once where that was said; else backfill, too, plans it for sooner."""
     if said < time.time() + 60:
-        started = int(jobs.until(job_id, {"RUNNING"}, 75)[2])
+        started = int(jobs.until(job_id, {"RUNNING"})[2])
         assert before is None or started < before
         return
-    end = time.monotonic() + 40
-    while not _is_before(start := jobs.squeue(job_id)[job_id][2], before):
-        assert time.monotonic() < end, f"{start} is not before {before}"
-        time.sleep(2)
+    wait_for(lambda: jobs.squeue(job_id)[job_id][2], lambda start: _is_before(start, before))
 
 
 def _is_before(start: str, before: int | None) -> bool:
@@ -281,7 +278,7 @@ def _is_before(start: str, before: int | None) -> bool:
 @pytest.mark.parametrize("way", FAILING)
 def test_why_a_job_failed(jobs: Jobs, failing: dict[str, str], way: str) -> None:
     _, _, answer, more = FAILING[way]
-    jobs.until(failing[way], ENDED, 120)
+    jobs.until(failing[way], ENDED)
     told = jobs.why(failing[way])
     assert answer in told["answer"], told
     assert more in json.dumps(told["ended"]), told

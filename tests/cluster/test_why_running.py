@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ NVML = "/opt/lab/nvml"  # the stub of the driver; on a real node the driver is o
 # Four ranks that reduce a tensor for ever, each with a loader of its own. One of them stops, or its
 # loader reads slowly, after some steps.
 TRAIN = """
+LAST = 21  # the step for which a slow loader has nothing
 import os, signal, socket, sys, time
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
@@ -36,7 +38,7 @@ class Samples(Dataset):
         return 1 << 20
 
     def __getitem__(self, number):
-        if how == "starve" and rank == who and number > 20:
+        if how == "starve" and rank == who and number >= LAST:
             time.sleep(600)
         return torch.ones(8)
 
@@ -44,6 +46,8 @@ class Samples(Dataset):
 # From Python 3.14 on, a loader by default imports this file anew.
 loader = DataLoader(Samples(), num_workers=1, prefetch_factor=2, multiprocessing_context="fork")
 for number, batch in enumerate(loader):
+    if number <= LAST:
+        print("at", number, flush=True)
     if how == "stop" and rank == who and number == 5:
         os.kill(os.getpid(), signal.SIGSTOP)
     dist.all_reduce(batch)
@@ -60,14 +64,15 @@ trap exit TERM
 IFS=, read -ra gpus <<<"$SLURM_JOB_GPUS"
 gpu-play busy 90 memory 20G
 gpu-play --gpu "${gpus[1]}" throttled hw_thermal temperature 91
-gpu-play --for 600
+echo plays
+gpu-play --for 3000
 """
 DATA = """#!/bin/bash
 trap 'gpu-play idle' EXIT
 trap exit TERM
 gpu-play busy 4 memory 20G
 for _ in {1..8}; do python3 -c 'while True: pass' & done
-gpu-play --for 600
+gpu-play --for 3000
 """
 # NCCL's RAS, as its user guide shows its answers; rank 5 is missing.
 RAS_TEXT = """NCCL version 2.24.3 compiled with CUDA 12.6
@@ -120,7 +125,9 @@ class Ras(socketserver.StreamRequestHandler):
             else:
                 self.wfile.write(b"ERROR: Unknown command\\n")
 socketserver.ThreadingTCPServer.allow_reuse_address = True
-socketserver.ThreadingTCPServer(("127.0.0.1", 28028), Ras).serve_forever()
+server = socketserver.ThreadingTCPServer(("127.0.0.1", 28028), Ras)
+print("listens", flush=True)
+server.serve_forever()
 '''
 # Stands in for py-spy: the images have none. It says how it was called.
 PY_SPY = """#!/bin/sh
@@ -150,35 +157,29 @@ class Jobs:
         self.ids: list[str] = []
 
     def submit(self, script: str, *words: str, options: str = "") -> str:
-        usual = f"--parsable --time=15 --job-name=whyrun --output={FOLDER}/%j.out"
+        usual = f"--parsable --time=60 --job-name=whyrun --output={FOLDER}/%j.out"
         argv = ("sbatch", *usual.split(), *options.split(), f"{FOLDER}/{script}", *words)
         self.ids.append(self.lab.run(*argv).stdout.strip())
         return self.ids[-1]
 
     def train(self, how: str, rank: int) -> str:
-        """Four ranks on two nodes; returns when all of them run and the last step is over."""
+        """Four ranks on two nodes; returns when they are at the step that is the last, or go on."""
         options = "--partition=gpu --nodelist=c[1-2] --nodes=2 --ntasks-per-node=2 --mem=3G"
         job = self.submit("run.sh", how, str(rank), options=options)
-        self.wait_for_log(job, lambda text: len(re.findall("^rank", text, re.M)) == 4)
-        time.sleep(8)  # some steps and what they have loaded ahead
+        # The rank that stops says so before; the one whose loader is slow does not come so far.
+        last, ranks = {"stop": (5, 4), "starve": (21, 3), "fine": (5, 4)}[how]
+        self.wait_for_log(job, lambda text: len(re.findall(f"^at {last}$", text, re.M)) == ranks)
+        time.sleep(2)  # and waits
         return job
 
     def wait_for_log(self, job: str, good: Callable[[str], object]) -> str:
         """The log of a job, once it is as it should be."""
-        end = time.monotonic() + 120
-        while True:
-            text = self.lab.run("cat", f"{FOLDER}/{job}.out", check=False).stdout
-            if good(text):
-                return text
-            assert time.monotonic() < end, text
-            time.sleep(1)
+        log = ("cat", f"{FOLDER}/{job}.out")
+        return wait_for(lambda: self.lab.run(*log, check=False).stdout, good)
 
     def wait_for_start(self, job: str) -> None:
-        end = time.monotonic() + 120
         asked = ("squeue", "-h", "-j", job, "-o", "%T")
-        while self.lab.run(*asked).stdout.split("\n")[0] != "RUNNING":
-            assert time.monotonic() < end, self.lab.run("squeue").stdout
-            time.sleep(1)
+        wait_for(lambda: self.lab.run(*asked).stdout, lambda said: said.startswith("RUNNING\n"))
 
     def pid_of(self, job: str, rank: int) -> str:
         """The process id of a rank, and its node, as the rank itself printed them."""
@@ -201,10 +202,8 @@ def jobs(lab: Lab, folder: str) -> Iterator[Jobs]:
     made = Jobs(lab)
     yield made
     lab.run("scancel", *made.ids, check=False)
-    end = time.monotonic() + 60
-    while lab.run("squeue", "-h", "-j", ",".join(made.ids), check=False).stdout.strip():
-        assert time.monotonic() < end
-        time.sleep(1)
+    left = ("squeue", "-h", "-j", ",".join(made.ids))
+    wait_for(lambda: not lab.run(*left, check=False).stdout.strip())
 
 
 def kinds(found: dict[str, Any]) -> list[str]:
@@ -251,8 +250,7 @@ def test_ranks_that_go_on_are_no_finding(jobs: Jobs) -> None:
 def test_a_hot_gpu_is_named(jobs: Jobs) -> None:
     options = "--partition=gpu --nodelist=c2 --gres=gpu:a100:2 --mem=1G"
     job = jobs.submit("hot.sh", options=options)
-    jobs.wait_for_start(job)
-    time.sleep(2)
+    jobs.wait_for_log(job, lambda text: "plays" in text)
     asked = ("scontrol", "show", "job", "-d", job)
     held = re.search(r"gpu:a100:2\(IDX:(\d+)[-,](\d+)\)", jobs.lab.run(*asked).stdout)
     assert held
@@ -279,10 +277,7 @@ def test_without_the_probe_the_job_has_no_step_more(jobs: Jobs) -> None:
     assert found["running"]["ranks"] == []
     assert "slurmkit-why" not in jobs.lab.run(*steps).stdout
     assert jobs.why(job)["running"]["probed"] is True
-    end = time.monotonic() + 60
-    while "slurmkit-why" not in (said := jobs.lab.run(*steps).stdout):
-        assert time.monotonic() < end, said
-        time.sleep(1)
+    wait_for(lambda: jobs.lab.run(*steps).stdout, lambda said: "slurmkit-why" in said)
 
 
 def test_a_colleague_sees_what_slurm_shows(jobs: Jobs, lab: Lab) -> None:
@@ -295,14 +290,13 @@ def test_a_colleague_sees_what_slurm_shows(jobs: Jobs, lab: Lab) -> None:
 
 def test_nccl_is_asked_on_the_first_node_of_the_job(jobs: Jobs) -> None:
     job = jobs.submit("ras.sh", options="--partition=cpu --mem=1G")
-    jobs.wait_for_start(job)
-    time.sleep(2)
+    jobs.wait_for_log(job, lambda text: "listens" in text)
     found = jobs.why(job)
     assert kinds(found)[0] == "nccl", found
     assert "Missing communicator data from 1 job process" in found["answer"]
     assert "Rank 5" in found["answer"]
     heard = jobs.lab.run("cat", f"{FOLDER}/{job}.out").stdout.split("\n")
-    assert heard[:3] == ["client protocol 2", "timeout 4", "verbose status"]
+    assert heard[1:4] == ["client protocol 2", "timeout 4", "verbose status"]
 
 
 def test_stacks_are_read_where_py_spy_is(jobs: Jobs) -> None:
@@ -316,16 +310,24 @@ def test_stacks_are_read_where_py_spy_is(jobs: Jobs) -> None:
     assert "    train (train.py:30)" in stack["lines"]
 
 
+def raw_id(jobs: Jobs, array: str) -> str:
+    """Slurm's own number of the only task of an array, once it runs."""
+    asked = ("squeue", "-h", "-j", array, "-t", "R", "-o", "%A")
+    wait_for(lambda: jobs.lab.run(*asked).stdout)
+    return jobs.lab.run(*asked).stdout.strip()
+
+
 def test_a_task_of_an_array_and_a_part_of_a_het_job_are_looked_into(jobs: Jobs) -> None:
     array = jobs.submit("run.sh", "fine", "0", options="-p cpu --ntasks=1 --mem=1G --array=3")
-    usual = f"--parsable --time=15 --output={FOLDER}/%j.out"
+    usual = f"--parsable --time=60 --output={FOLDER}/%j.out"
     het = jobs.lab.run(
         "sbatch", *usual.split(), "-p", "cpu", "--mem=500M", ":", "-p", "gpu", "--mem=500M",
-        input="#!/bin/bash\nsrun --het-group=0,1 sleep 300\n",
+        input="#!/bin/bash\nsrun --het-group=0,1 sh -c 'echo up; exec sleep 3000'\n",
     ).stdout.strip()  # fmt: skip
     jobs.ids.append(het)
-    jobs.wait_for_start(het)
-    time.sleep(3)
+    jobs.wait_for_log(het, lambda text: text.count("up") == 2)
+    raw = raw_id(jobs, array)
+    jobs.wait_for_log(raw, lambda text: "rank 0" in text)
     for part in (f"{array}_3", f"{het}+0", f"{het}+1"):
         found = jobs.why(part)
         assert found["running"]["probed"] is True, found

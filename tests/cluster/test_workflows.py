@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -205,7 +206,7 @@ def test_of_a_sweep_only_the_points_that_failed_run_again(lab: Lab, folder: str)
 def test_a_cancelled_workflow_starts_nothing_that_waited_for_any_end(lab: Lab, folder: str) -> None:
     text = (
         '[defaults]\npartition = "cpu"\ntime = "5"\n'
-        '[jobs.long]\ncommand = ["sleep", "300"]\n'
+        '[jobs.long]\ncommand = ["sleep", "3000"]\n'
         '[jobs.next]\nafter = ["long:any"]\ncommand = ["touch", "ran/next"]\n'
         '[jobs.last]\nafter = ["next:any"]\ncommand = ["touch", "ran/last"]\n'
     )
@@ -291,14 +292,11 @@ def test_a_user_creates_no_reservation(lab: Lab) -> None:
 
 def test_running_jobs_in_the_way_are_shown_and_slurm_agrees(lab: Lab) -> None:
     job = lab.run(
-        "sbatch", "--parsable", "-p", "mps", "-t", "60", "--wrap", "sleep 600", user="bob"
+        "sbatch", "--parsable", "-p", "mps", "-t", "60", "--wrap", "sleep 3000", user="bob"
     ).stdout.strip()
     try:
         given = ("--start", "now+1minute", "--duration", "5", "--nodes", "c6", "--users", "bob")
-        deadline = time.monotonic() + 60
-        while "RUNNING" not in lab.run("squeue", "-hj", job, "-o", "%T").stdout:
-            assert time.monotonic() < deadline
-            time.sleep(1)
+        wait_for(lambda: "RUNNING" in lab.run("squeue", "-hj", job, "-o", "%T").stdout)
         refused = reservations(lab, "create", "busy", *given, "--yes", user="olga", check=False)
         assert refused.returncode == 2
         assert f"\n{job}  " in refused.stdout
@@ -337,7 +335,7 @@ def test_kinds_of_dependencies_are_taken_by_slurm(lab: Lab) -> None:
         ".replace(first.id, 'F').replace(array.id, 'A'))\n"
         "c.cancel([j.id for j in reversed([first, array, *sent])])\n"
     )
-    said = lab.run("/opt/slurmkit/venv/bin/python", "-c", code, timeout=300).stdout
+    said = lab.run("/opt/slurmkit/venv/bin/python", "-c", code).stdout
     assert said.splitlines() == [
         "afterok:F",
         "afterany:F",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import wait_for
 
 if TYPE_CHECKING:
     from cluster_lab import Lab
@@ -53,20 +54,12 @@ class Terminal:
         shell = self._run("display-message", "-p", "#{pane_pid}").strip()
         return self._lab.run("pgrep", "-P", shell).stdout.strip()
 
-    def wait_for(self, *words: str, seconds: float = 60) -> str:
-        deadline = time.monotonic() + seconds
-        while not all(word in (shown := self.screen()) for word in words):
-            assert time.monotonic() < deadline, f"{words} did not all appear:\n{shown}"
-            time.sleep(0.3)
-        return shown
+    def wait_for(self, *words: str) -> str:
+        return wait_for(self.screen, lambda shown: all(word in shown for word in words))
 
     def wait_for_row(self, job_id: str, state: str) -> str:
         """Wait until a job is shown in a state; other jobs of the same person may be there too."""
-        deadline = time.monotonic() + 60
-        while state not in row(shown := self.screen(), job_id):
-            assert time.monotonic() < deadline, f"job {job_id} is not shown {state}:\n{shown}"
-            time.sleep(0.3)
-        return shown
+        return wait_for(self.screen, lambda shown: state in row(shown, job_id))
 
     def close(self) -> None:
         self._run("kill-server")
