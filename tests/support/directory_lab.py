@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 from mail_lab import certificate
+from waiting import PATIENCE
 
 SUFFIX = "dc=lab,dc=example"
 _PEOPLE = ("alice", "bob", "vogel", "chen")
 _GROUPS = {"vision": ("vogel", ("alice", "vogel")), "climate": ("chen", ("bob", "chen"))}
-_SECONDS = 20
 
 
 class RunningDirectory(NamedTuple):
@@ -103,7 +103,7 @@ def _free_port() -> int:
 
 
 def _wait_for(port: int) -> None:
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -69,7 +70,7 @@ class Sshd:
         self._process.wait()
 
     def _wait(self) -> None:
-        for _ in range(200):
+        for _ in range(int(PATIENCE / 0.05)):
             if self._process.poll() is not None:
                 pytest.fail((self.folder / "sshd.log").read_text("utf-8"))
             try:

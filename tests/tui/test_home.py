@@ -23,6 +23,7 @@ from slurmkit_tui.views.overview import Attention, failed_jobs
 from stub_feed import StubFeed
 from textual.content import Content
 from usage_values import VALUES, gpu_now
+from waiting import PATIENCE
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
@@ -342,7 +343,7 @@ async def test_a_slow_squeue_holds_up_no_other_box() -> None:
     class SlowQueue(StubFeed):
         def fetch(self, ask: FeedQuestion) -> FeedAnswer:
             if ask == FeedQuestion("mine", ("queue",)):
-                assert gate.wait(60)
+                assert gate.wait(PATIENCE)
             return super().fetch(ask)
 
     app = SlowQueue(**VALUES).app("home")
@@ -395,7 +396,7 @@ async def test_a_slow_look_at_older_answers_does_not_hide_newer_ones(
             prepared = make(*args)
             if not held.is_set():
                 held.set()
-                assert gate.wait(60)
+                assert gate.wait(PATIENCE)
             return prepared
 
         monkeypatch.setattr(app.view, "make", slow)
@@ -526,7 +527,7 @@ async def test_a_view_whose_question_home_has_asked_gets_its_answer() -> None:
         def fetch(self, ask: FeedQuestion) -> FeedAnswer:
             if ask.what == "utilization":
                 asked.set()
-                assert gate.wait(60)
+                assert gate.wait(PATIENCE)
             return super().fetch(ask)
 
     app = SlowLedger(**VALUES).app("home")

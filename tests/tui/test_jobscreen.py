@@ -132,6 +132,7 @@ async def test_facts_keep_up_while_they_are_looked_at(tmp_path: Path) -> None:
         await expect_text(pilot, "7-07:07:07")
         await pilot.press("s")
         await expect_text(pilot, "python train.py")
+        await until(pilot, lambda: not app.workers)  # one may have been on its way
         asked = len(cluster.slurm.asked)
         await pilot.pause(0.5)
         assert not [argv for argv in cluster.slurm.asked[asked:] if "11" in " ".join(argv)]

@@ -28,7 +28,7 @@ async def _shown(pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: app.session.last_answer(app.view.ask).prepared is not None)
     if app.view.NAME == "mine":
         await until(pilot, lambda: app.session.last_answer(FeedQuestion("uses")).answer is not None)
-        await pilot.pause(0.2)
+        await until(pilot, lambda: not app.workers)
     await pilot.pause()
 
 

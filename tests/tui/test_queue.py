@@ -20,6 +20,7 @@ from fake_queue import (
 )
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.widgets.table import Table
+from waiting import PATIENCE
 
 from slurmkit.errors import ControllerDown, SlurmMissing
 
@@ -37,7 +38,7 @@ def three() -> Scene:
 async def test_the_frame_is_painted_before_squeue_answers() -> None:
     gate = threading.Event()
     scene = three()
-    scene.gate = lambda: gate.wait(20)
+    scene.gate = lambda: gate.wait(PATIENCE)
     app = scene.app()
     async with app.run_test(size=(120, 30)) as pilot:
         await until(pilot, lambda: bool(scene.slurm.asked))
@@ -281,7 +282,7 @@ async def test_pause_stops_the_poller_and_goes_on() -> None:
 async def test_no_second_question_while_one_is_under_way() -> None:
     gate = threading.Event()
     scene = three()
-    scene.gate = lambda: gate.wait(20)
+    scene.gate = lambda: gate.wait(PATIENCE)
     app = scene.app()
     async with app.run_test() as pilot:
         await until(pilot, lambda: bool(scene.slurm.asked))

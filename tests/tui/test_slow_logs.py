@@ -11,6 +11,7 @@ from fake_queue import expect_text, running, until
 from job_scene import scene, view
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.widgets import log_view
+from waiting import PATIENCE
 
 
 async def test_a_disk_slower_than_the_rhythm_is_followed(
@@ -47,7 +48,7 @@ async def test_no_key_is_lost_while_a_page_is_read(tmp_path: Path) -> None:
 
     def gated(ask: FeedQuestion) -> FeedAnswer:
         if ask.what == "piece":
-            gate.wait(20)
+            gate.wait(PATIENCE)
         return live(ask)
 
     async with running(app) as pilot:
@@ -73,7 +74,7 @@ async def test_a_search_ends_with_the_next_page_that_is_wanted(tmp_path: Path) -
         nonlocal reads
         if ask.what == "piece" and int(ask.about[2]) > 1 << 17:  # as a search reads
             reads += 1
-            gate.wait(20)
+            gate.wait(PATIENCE)
         return live(ask)
 
     async with running(app) as pilot:

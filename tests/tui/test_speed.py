@@ -19,6 +19,7 @@ from slurmkit_tui.widgets.listing import NO_FILTER, RowContext
 from stub_feed import StubFeed
 from textual.geometry import Region
 from usage_values import VALUES
+from waiting import PATIENCE
 
 from slurmkit.state.gpumap import parse_claim_records, read_gpus
 
@@ -27,7 +28,7 @@ async def test_of_what_is_asked_for_meanwhile_only_the_last_is_done() -> None:
     latest, begin, done = NewestOnly(), threading.Event(), []
 
     def work(number: int) -> int:
-        begin.wait(10)
+        begin.wait(PATIENCE)
         done.append(number)
         return number
 

@@ -13,11 +13,10 @@ from fake_queue import Scene, job, running, until, view
 from slurmkit_tui.feed import threads
 from slurmkit_tui.feed.threads import SlurmInTurns, ThreadTurns, let_others_run
 from slurmkit_tui.session import LastAnswer, PollSchedule
+from waiting import PATIENCE
 
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.testing import FakeSlurm
-
-SECONDS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +57,7 @@ class Worker:
         self.ends = True
         self.step()
 
-    def reaches(self, number: int, within: float = SECONDS) -> bool:
+    def reaches(self, number: int, within: float = PATIENCE) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self.done == number, within)
 
@@ -101,7 +100,7 @@ def test_nobody_waits_for_one_who_waits_for_slurm() -> None:
 
     def hangs(argv: Sequence[str], stdin: str | None) -> str:
         asked.set()
-        assert answered.wait(SECONDS)
+        assert answered.wait(PATIENCE)
         return ""
 
     def look() -> None:
@@ -110,11 +109,11 @@ def test_nobody_waits_for_one_who_waits_for_slurm() -> None:
 
     shown = threading.Thread(target=both.run, args=("nodes", look), daemon=True)
     shown.start()
-    assert asked.wait(SECONDS)
+    assert asked.wait(PATIENCE)
     left = Worker(both, "queue")
     assert left.reaches(1)
     answered.set()
-    shown.join(SECONDS)
+    shown.join(PATIENCE)
     assert not shown.is_alive()
 
 
@@ -143,7 +142,7 @@ def test_commands_that_only_ask_go_behind_the_screen(
 ) -> None:
     lower = str(min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19))
     ask = tmp_path / "squeue"
-    wait = f'for _ in $(seq 500); do [ "$(nice)" = {lower} ] && break; sleep 0.01; done; nice'
+    wait = f'for _ in $(seq 20000); do [ "$(nice)" = {lower} ] && break; sleep 0.01; done; nice'
     ask.write_text(f"#!/bin/sh\n{wait}\n")
     ask.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

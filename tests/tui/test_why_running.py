@@ -9,6 +9,7 @@ import pytest
 from fake_queue import NOW, Scene, expect_text, job, running, text
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.kinds import QUESTION_KINDS, ClusterReader
+from waiting import PATIENCE
 
 from slurmkit.diagnose.model import (
     Explanation,
@@ -48,7 +49,7 @@ async def test_the_screen_answers_keys_while_the_nodes_are_asked() -> None:
         def fetch(ask: FeedQuestion) -> FeedAnswer:
             if ask.what != "why":
                 return live(ask)
-            assert may_answer.wait(60)
+            assert may_answer.wait(PATIENCE)
             return FeedAnswer(ANSWER, "squeue", NOW, 0.0)
 
         app.session.feed.fetch = fetch
