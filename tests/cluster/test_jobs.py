@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_the_job_alone(lab: Lab, counted: str, command: str) -> No
     words = counting(counted, command, "slurmkit", command, *options, job_id)
     with background(lab, "bash", "-c", run, counted, *words) as running:
         wait_for_calls(lab, counted, command)
-        # To it alone, as Ctrl-C does where it has started nothing.
+        # One signal: its process group would get another.
         lab.run("sh", "-c", f"kill -INT $(cat {counted}/pid)")
         said = running.communicate(timeout=PATIENCE)[1]
     done = subprocess.CompletedProcess((), running.returncode, "", said)

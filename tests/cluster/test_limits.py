@@ -259,6 +259,8 @@ def settle(lab: Lab, tried: dict[Case, Outcome]) -> dict[Case, Outcome]:
     deadline = time.monotonic() + PATIENCE
     while True:
         now = rows(lab)
+        asked = {job for each in tried.values() for job in (each.said, each.fixed)}
+        now |= forgotten(lab, {job for job in asked - now.keys() if job.isdigit()})
         seen = {
             case: outcome._replace(bad=now.get(outcome.said), good=now.get(outcome.fixed))
             for case, outcome in tried.items()
@@ -266,6 +268,15 @@ def settle(lab: Lab, tried: dict[Case, Outcome]) -> dict[Case, Outcome]:
         if time.monotonic() > deadline or all(settled(*each) for each in seen.items()):
             return seen
         time.sleep(1)
+
+
+def forgotten(lab: Lab, jobs: set[str]) -> dict[str, Row]:
+    """Jobs that ended so long ago that slurmctld knows them no more: after five minutes."""
+    if not jobs:
+        return {}
+    asked = ("sacct", "-X", "-n", "-P", "-j", ",".join(sorted(jobs)), "-o", "JobID,State")
+    lines = (line.split("|") for line in lab.run(*asked).stdout.splitlines())
+    return {job.partition("_")[0]: Row(state.partition(" ")[0], "") for job, state in lines}
 
 
 def settled(case: Case, outcome: Outcome) -> bool:

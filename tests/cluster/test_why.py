@@ -278,7 +278,7 @@ def _is_before(start: str, before: int | None) -> bool:
 @pytest.mark.parametrize("way", FAILING)
 def test_why_a_job_failed(jobs: Jobs, failing: dict[str, str], way: str) -> None:
     _, _, answer, more = FAILING[way]
-    jobs.until(failing[way], ENDED)
+    jobs.lab.run("slurmkit", "wait", failing[way], check=False)  # squeue may know it no more
     told = jobs.why(failing[way])
     assert answer in told["answer"], told
     assert more in json.dumps(told["ended"]), told
