@@ -157,9 +157,10 @@ def test_maxrss_of_a_persons_job_is_what_it_used(lab: Lab) -> None:
     job = lab.run(*submit, "--wrap", "srun python3 hog.py").stdout.strip()
 
     def max_rss(command: str) -> float:
+        """In KiB, of the step; 0 while it is not known."""
         argv = (command, "-nP", "-j", f"{job}.0", "-o", "MaxRSS")
-        kib = re.match(r"(\d+)K?$", lab.run(*argv, check=False).stdout.strip())
-        return float(kib[1]) if kib else 0
+        said = re.match(r"([\d.]+)([KMG])$", lab.run(*argv, check=False).stdout.strip())
+        return float(said[1]) * 1024 ** "KMG".index(said[2]) if said else 0
 
     wait_for(lambda: max_rss("sstat"), lambda kib: kib > 300 * 2**10)
     lab.run("touch", "hog.over")

@@ -156,7 +156,9 @@ def wait_for_scrapes(lab: Lab, job: str, count: int) -> int:
     """Until Prometheus has so many samples of both GPUs of a job; how many."""
 
     def fewest() -> int:
-        found = ask_prometheus(lab, f'count_over_time(slurmkit_gpu_job{{exported_job="{job}"}}[1h])')
+        found = ask_prometheus(
+            lab, f'count_over_time(slurmkit_gpu_job{{exported_job="{job}"}}[1h])'
+        )
         counts = [int(series["value"][1]) for series in found]
         return min(counts) if len(counts) == 2 else 0
 

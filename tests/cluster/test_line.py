@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 HOME = "/home/alice"
-# Until the file is there that comes after it.
-HOLD = """
-echo "$(hostname) $CUDA_VISIBLE_DEVICES"
-until test -e "$0"; do sleep 0.3; done
-echo "$(hostname) done"
-"""
+# Goes on until a file is there, its argument.
+HOLD = (
+    'echo "$(hostname) $CUDA_VISIBLE_DEVICES"; until test -e "$0"; do sleep 0.3; done;'
+    ' echo "$(hostname) done"'
+)
 
 
 def submit(lab: Lab, *args: str) -> str:

@@ -179,7 +179,7 @@ def test_a_paste_is_no_command(lab: Lab, terminal: Terminal, job: str) -> None:
     terminal.type("?")  # read after it
     terminal.wait_for("The table")
     terminal.type("Escape")
-    shown = terminal.wait_for("q Quit")
+    shown = wait_for(terminal.screen, lambda shown: "The table" not in shown and "q Quit" in shown)
     assert "scancel" not in shown
     assert "RUNNING" in lab.run("squeue", "-h", "-o", "%T", "-j", job).stdout
 
