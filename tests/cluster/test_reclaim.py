@@ -15,7 +15,7 @@ from cluster_lab import Lab
 if TYPE_CHECKING:
     import subprocess
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 PATIENCE = int(os.environ.get("SLURMKIT_TEST_RECLAIM_SECONDS", "420"))
 TARGET = 100  # counts of a fifth of a second
 # A second service, on the login node, with a policy that is quick.
