@@ -192,7 +192,7 @@ def busy(jobs: Jobs, failing: dict[str, str]) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 def waiting(jobs: Jobs, busy: dict[str, str]) -> Iterator[dict[str, str]]:
     """Ids of the jobs that wait, by their reason."""
-    make = "reservation ReservationName=whytest StartTime=now+20minutes Duration=60 Nodes=c6"
+    make = "reservation ReservationName=whytest StartTime=now+40minutes Duration=60 Nodes=c6"
     jobs.lab.run("scontrol", "create", *make.split(), "Flags=MAINT", "Users=root", user="")
     jobs.lab.run("scontrol", "update", "PartitionName=mig", "State=DOWN", user="")
     asked = {
