@@ -139,17 +139,19 @@ def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[Non
     """What becomes of preempted jobs, and whether their batch shell is told."""
     qos = ("sacctmgr", "-i", "modify", "qos", "scavenger", "set")
     settings = "/etc/slurm/slurmkit.conf"
-    admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}")
+    mark = 90_000 + int(time.time()) % 10_000  # slurmctld shows no GraceTime
+    admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}", f"GrpSubmitJobs={mark}")
     if signal:
         line = "PreemptParameters=send_user_signal"
         if lab.release == "22.05":
             line = "SlurmctldParameters=preempt_send_user_signal"
         admin(lab, "sh", "-c", f"echo {line} >>{settings} && scontrol reconfigure")
-    time.sleep(2)
+    show = ("scontrol", "show", "assoc_mgr", "qos=scavenger", "flags=qos")
+    wait_for(lambda: f"GrpSubmitJobs={mark}(" in admin(lab, *show))
     try:
         yield
     finally:
-        admin(lab, *qos, "PreemptMode=requeue", "GraceTime=0")
+        admin(lab, *qos, "PreemptMode=requeue", "GraceTime=0", "GrpSubmitJobs=-1")
         if signal:
             admin(lab, "sh", "-c", f"sed -i /send_user_signal/d {settings}; scontrol reconfigure")
 
