@@ -229,8 +229,8 @@ def test_ctrl_c_leaves_the_job_alone(lab: Lab, counted: str, command: str) -> No
     job_id = sbatch(lab, "echo begun; sleep 1000")
     until_state(lab, job_id, "RUNNING")
     options = ("--follow",) if command == "log" else ()
-    # What bash starts in the background heeds interrupts with `set -m` only.
-    run = 'set -m; "$@" & echo $! >"$0/pid"; wait $!'
+    # What bash starts in the background heeds interrupts with `set -m` only; it then tells of jobs.
+    run = 'exec 3>&2 2>/dev/null; set -m; "$@" 2>&3 & echo $! >"$0/pid"; wait $!'
     words = counting(counted, command, "slurmkit", command, *options, job_id)
     with background(lab, "bash", "-c", run, counted, *words) as running:
         wait_for_calls(lab, counted, command)
