@@ -56,10 +56,10 @@ cluster-test:
 	@$(STEP) "Docker" docker/engine
 	@for cluster in $(TEST_CLUSTERS); do \
 	    $(STEP) "fresh Slurm $(SLURM) cluster $$cluster" docker/cluster reset --slurm $(SLURM) --name $$cluster || exit; done
-	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER))
+	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER) $(if $(SLOW),,-m sql))
 	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER="$(TEST_CLUSTERS)" \
 	    $(if $(SLOW),SLURMKIT_TEST_GPU_SECONDS=$${SLURMKIT_TEST_GPU_SECONDS:-300}) \
-	    $(STEP) "cluster tests on Slurm $(SLURM)" $(PYTEST) -q -n $(words $(TEST_CLUSTERS)) \
+	    $(STEP) "cluster tests on Slurm $(SLURM)" tests/second-look -n $(words $(TEST_CLUSTERS)) \
 	    --dist loadfile --no-loadscope-reorder -m "cluster and ($(or $(SELECT),cluster))$(if $(SLOW),, and not slow)" \
 	    tests/cluster
 	@for cluster in $(TEST_CLUSTERS); do \
