@@ -18,6 +18,7 @@ run_in() {
 
 not_running() {
     local services
+    select_cluster
     services=$(SUBNET=$(subnet) compose config --services | sort -V | xargs)
     [[ " $services " == *" $1 "* ]] || usage_error "there is no service $1; there are: $services"
     die "cluster $CLUSTER: $1 is not running (docker/cluster up$(option_name))"

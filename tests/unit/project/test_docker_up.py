@@ -138,13 +138,13 @@ def test_parts_that_a_cluster_has_stay_its_services(
 case "$1" in
     ps) printf '{has}\\n' ;;
     inspect) echo true ;;
-    exec) echo "profiles=${{COMPOSE_PROFILES:-}}" ;;
+    compose) echo "profiles=${{COMPOSE_PROFILES:-}}" ;;
 esac"""
     (tmp_path / "docker").write_text(f"#!/bin/bash\n{docker}\n", encoding="utf-8")
     (tmp_path / "docker").chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     environment.pop("COMPOSE_PROFILES", None)
-    argv = [_DOCKER / "cluster", "exec", "login", "--", "true"]
+    argv = [_DOCKER / "cluster", "logs"]
     assert subprocess.check_output(argv, env=environment, text=True) == f"profiles={profiles}\n"
 
 
