@@ -120,6 +120,7 @@ def partition_access(request: Request) -> Iterator[Finding]:
 
 
 _RESERVATIONS = "scontrol show reservation"
+_UNTIL_STARTED = 120  # seconds that a user takes to submit, and Slurm to start the job
 _OTHER_NODES_FLAGS = ("FLEX", "ANY_NODES")
 
 
@@ -207,9 +208,11 @@ def blocking_reservation(request: Request) -> Iterator[Finding]:
         message = (
             f"reservation {each.name} {until} on the nodes that fit: the job waits until it ends"
         )
-        limit = format_minutes(left)
-        shorter = f"; with a time limit of {limit} it could start before" if left > 0 else ""
-        fix: Pairs = (("time", format_minutes(left)),) if left > 0 else ()
+        # Sent a minute from now, it has to fit, too.
+        fits = int(each.start - now - _UNTIL_STARTED) // 60
+        limit = format_minutes(fits)
+        shorter = f"; with a time limit of {limit} it could start before" if fits > 0 else ""
+        fix: Pairs = (("time", limit),) if fits > 0 else ()
         yield note("reservation-in-the-way", message + shorter, _RESERVATIONS, fix)
         return
 
