@@ -44,7 +44,7 @@ echo "$began"; echo "$page"; date +%s.%N
 
 def scrape(lab: Lab, node: str) -> tuple[tuple[float, float], Samples]:
     """Between which epoch seconds the GPUs were read, and the samples."""
-    shell = ("bash", "-c", FRESH_PAGE, "bash", f"http://{node}:6832/metrics")
+    shell = ("bash", "-c", FRESH_PAGE, "bash", f"http://{node}:332/metrics")
     began, *page, ended = lab.run(*shell).stdout.strip().split("\n")
     return (float(began), float(ended)), [
         (sample.name, sample.labels, sample.value)

@@ -200,7 +200,7 @@ def scraped(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> list[Sampl
     labels = f'node="{gpu["node"]}",{"mig" if gpu["mig"] else "uuid"}="{gpu["gpu"]}"'
     names = ("utilization_ratio", "power_watts", "energy_joules_total")
     use, watts, joules = (values(f"slurmkit_gpu_{name}", labels) for name in names)
-    took = values("scrape_duration_seconds", f'instance="{gpu["node"]}:6832"')
+    took = values("scrape_duration_seconds", f'instance="{gpu["node"]}:332"')
     return [
         Sample(at, use[at], watts.get(at), joules.get(at), at, at + took[at]) for at in sorted(use)
     ]

@@ -1,9 +1,10 @@
-"""A node for node_check: stand-ins for nvidia-smi, dmesg, dcgmi, slurmd and scontrol."""
+"""A node for node_check: stand-ins for nvidia-smi, the kernel log, dcgmi, slurmd and scontrol."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -152,7 +153,7 @@ class NodeLab:
         self.checks = folder / "checks"
         self.bin.mkdir(parents=True)
         self.configure(f"CHECK_SKIP=leftovers\nCHECK_TMP={folder}\nCHECK_TMP_FREE=0\n")
-        self.says("dmesg", "[    0.000000] Linux version 6.1\n")
+        self.kernel("[    0.000000] Linux version 6.1\n")
         self.gpus({}, {})
         self.says("slurmd", GRES)
         self.node("IDLE", "")
@@ -176,6 +177,10 @@ class NodeLab:
         """Let a command print a text and end with a code."""
         (self.folder / f"{name}.txt").write_text(text, "utf-8")
         self.script(name, f"cat {self.folder}/{name}.txt; exit {code}")
+
+    def kernel(self, text: str) -> None:
+        """Let the kernel log have what `dmesg` shows so, as /dev/kmsg has it."""
+        (self.folder / "kmsg").write_text(kmsg(text), "utf-8")
 
     def gpus(self, *gpus: Mapping[str, str], nvlink: str = "", code: int = 0) -> None:
         """Let nvidia-smi show these GPUs."""
@@ -237,6 +242,7 @@ class NodeLab:
             "SLURMKIT_NODE_CONF": f"{self.folder}/node.conf",
             "SLURMKIT_NODE_CHECKS": str(self.checks),
             "SLURMKIT_SYS": f"{self.folder}/sys",
+            "SLURMKIT_KMSG": f"{self.folder}/kmsg",
         }
 
     def wrong(self, *argv: str) -> list[str]:
@@ -272,9 +278,21 @@ class NodeLab:
             "SLURMKIT_NODE_CONF": f"{self.folder}/node.conf",
             "SLURMKIT_NODE_CHECKS": str(self.checks),
             "SLURMKIT_SYS": os.devnull,
+            "SLURMKIT_KMSG": f"{self.folder}/kmsg",
         }
 
 
 def xid(pci: str, number: int | str, text: str = "", seconds: float = 99.5) -> str:
     """Return a line of dmesg about an Xid."""
     return f"[{seconds:12.6f}] NVRM: Xid (PCI:{pci}): {number}, {text}\n"
+
+
+def kmsg(text: str) -> str:
+    """Return a text of dmesg as /dev/kmsg has it; dmesg indents the further lines of a record."""
+    found = []
+    for number, record in enumerate(re.sub(r"\n[ \t]+", r"\\x0a", text).splitlines()):
+        stamp = re.match(r"\[ *([\d.]+)\](?:\[ *(\w+)\])? ", record)
+        micro = round(float(stamp[1]) * 1e6) if stamp else 0
+        caller = f",caller={stamp[2]}" if stamp and stamp[2] else ""
+        found.append(f"4,{number},{micro},-{caller};{record[stamp.end() if stamp else 0 :]}\n")
+    return "".join(found)

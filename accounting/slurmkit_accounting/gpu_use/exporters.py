@@ -116,16 +116,31 @@ def exporter_address(section: GpuUseSection) -> ExporterAddress:
     token = read_secret_file("[gpu_use] token_file", section.token_file).strip()
     if not token.isascii() or not token.isprintable():
         raise BadConfig("[gpu_use] token_file: a token has only ASCII characters, without blanks")
-    port = parts.port or _PORTS[parts.scheme]
-    if token and parts.scheme == "http" and port >= _FIRST_PORT_OF_USERS:
-        raise BadConfig(
-            f"[gpu_use] url has port {port}: a job could listen there while the exporter is down,"
-            " and be sent the token; let the exporters listen on a port below 1024, e.g. 332, and"
-            f" write http://{NODE}:332/metrics"
-        )
+    if token:
+        refuse_port_of_users(section, "be sent the token")
     within = _SHARE_OF_INTERVAL * section.interval
     asking = max(within - section.deadline, within / 2)
     return ExporterAddress(section.url, token, section.deadline, asking)
+
+
+def refuse_port_of_users(section: GpuUseSection, harm: str) -> None:
+    """Refuse an address at which a job could answer in the place of an exporter.
+
+    Args:
+        section: names the address.
+        harm: what the job could do then.
+
+    Raises:
+        BadConfig: for plain HTTP on a port that every user may open.
+    """
+    parts = urlsplit(section.url)
+    port = parts.port or _PORTS[parts.scheme]
+    if parts.scheme == "http" and port >= _FIRST_PORT_OF_USERS:
+        raise BadConfig(
+            f"[gpu_use] url has port {port}: a job could listen there while the exporter is down,"
+            f" and {harm}; let the exporters listen on a port below 1024, e.g. 332, and"
+            f" write http://{NODE}:332/metrics"
+        )
 
 
 def _has_port(parts: SplitResult) -> bool:

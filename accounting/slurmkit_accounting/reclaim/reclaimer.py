@@ -19,8 +19,8 @@ from slurmkit.config.files import load_section
 from slurmkit.errors import BadInput, ControllerDown, LedgerError, SlurmError, SlurmTimeout
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
-from slurmkit_accounting.config import NotifySection
-from slurmkit_accounting.gpu_use.exporters import EXPORTER
+from slurmkit_accounting.config import GpuUseSection, NotifySection
+from slurmkit_accounting.gpu_use.exporters import EXPORTER, exporter_address, refuse_port_of_users
 from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.store import load_open_ids, load_uses
 from slurmkit_accounting.gpu_use.summaries import GpuUse
@@ -101,6 +101,20 @@ class _Plan(NamedTuple):
     found: Idleness
 
 
+def refuse_forgeable_pages(policies: Policies) -> None:
+    """Refuse policies that take jobs by pages which any job could have written.
+
+    Raises:
+        BadConfig: when a policy requeues or cancels, and users may open the exporters' port.
+    """
+    taking = [name for name, each in policies.items() if each.action in {"requeue", "cancel"}]
+    if taking:
+        harm = f"have the jobs of others taken by [reclaim.{taking[0]}]"
+        section = load_section("gpu_use", GpuUseSection)
+        exporter_address(section)  # raises for what is no address at all
+        refuse_port_of_users(section, harm)
+
+
 class Reclaimer:
     """Does what the policies say.
 
@@ -139,12 +153,13 @@ class Reclaimer:
         """Run one round on a cluster; return a line on what was done, empty if nothing was.
 
         Raises:
-            BadConfig: when a policy is not valid.
+            BadConfig: when a policy is not valid, or a job could forge what it is judged by.
             BadInput: for an unknown notifier.
             SlurmError: when slurmctld does not answer.
             LedgerError: when the ledger cannot be written, or another process does this.
         """
         policies = load_policies()
+        refuse_forgeable_pages(policies)
         if any(each.action != "report" for each in policies.values()):
             for name in load_section("notify", NotifySection).by:
                 notifier(name)  # raises before anything is done

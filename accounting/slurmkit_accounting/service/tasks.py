@@ -34,7 +34,7 @@ from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month
 from slurmkit_accounting.notify.notices import notify_budgets
 from slurmkit_accounting.people.sync import read_people_sources, sync_people
 from slurmkit_accounting.reclaim.policy import load_policies
-from slurmkit_accounting.reclaim.reclaimer import Reclaimer
+from slurmkit_accounting.reclaim.reclaimer import Reclaimer, refuse_forgeable_pages
 from slurmkit_accounting.service.schedule import ScheduledTask, every_seconds, parse_cron
 from slurmkit_accounting.usage.closed_months import close_month
 
@@ -117,6 +117,7 @@ class ServiceTasks:
                 f"[reclaim.{next(iter(policies))}] needs samples of running jobs: write"
                 f' [gpu_use] source = "{EXPORTERS}", or take the policy out'
             )
+        refuse_forgeable_pages(policies)
         self._reclaimer = Reclaimer(
             self._open_ledger,
             self._slurm,

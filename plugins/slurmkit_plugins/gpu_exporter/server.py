@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -21,7 +22,7 @@ PATH = "/metrics"
 _REQUEST_SECONDS = 10.0  # in which a whole request must have arrived
 _ANSWER_SECONDS = 30.0  # in which the page must be made and read
 _PAGE_SECONDS = 20.0  # in which the driver must have answered
-_CONNECTIONS = 32  # at a time; more are closed at once
+_CONNECTIONS = 32  # at a time
 _MOST_HEADER = 16 * 1024  # bytes
 _TEXT = "text/plain; charset=utf-8"
 _FIRST_PORT_OF_USERS = 1024  # Linux' default of net.ipv4.ip_unprivileged_port_start
@@ -128,15 +129,16 @@ class _Responder:
         self._log = log
         self._stuck: asyncio.Future[tuple[str, bytes]] | None = None  # the driver hangs
         self._expected = None if token is None else f"Bearer {token}".encode()
-        self._open = 0
+        self._open: dict[
+            asyncio.WriteTransport, str
+        ] = {}  # with the client's address, oldest first
         self._turn = asyncio.Lock()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request and close the connection."""
-        if self._open >= _CONNECTIONS:
-            writer.transport.abort()
-            return
-        self._open += 1
+        if len(self._open) >= _CONNECTIONS:
+            self._drop_one()
+        self._open[writer.transport] = str((writer.get_extra_info("peername") or ("",))[0])
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -148,7 +150,17 @@ class _Responder:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.transport.abort()
         finally:
-            self._open -= 1
+            self._open.pop(writer.transport, None)
+
+    def _drop_one(self) -> None:
+        """Close the oldest connection of the address that has most.
+
+        So a user's program can keep its own host's connections waiting, and no Prometheus.
+        """
+        ((crowd, _),) = Counter(self._open.values()).most_common(1)
+        oldest = next(each for each, address in self._open.items() if address == crowd)
+        del self._open[oldest]
+        oldest.abort()
 
     async def _respond(self, head: bytes) -> bytes:
         request, *lines = head.decode("latin-1").split("\r\n")

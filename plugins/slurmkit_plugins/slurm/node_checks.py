@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
 CONF_FILE = "/etc/slurm/slurmkit_node.conf"
@@ -54,20 +54,14 @@ CHECKS = {
     "clocks": CheckInfo("smi", "clocks are set lower than the GPU's default (note)"),
     "pcie": CheckInfo("smi", "fewer PCIe lanes than GPU and slot have (note)"),
     "nvlink": CheckInfo("nvlink", "fewer NVLinks than the other GPUs have (note; SXM: drain)"),
-    "xid": CheckInfo(
-        "kernel_log", "errors of GPUs and NVSwitches since the boot (note, drain, page)"
-    ),
-    "infiniband": CheckInfo(
-        "infiniband", "a port is not active or slow (note; in CHECK_INFINIBAND: drain)"
-    ),
-    "tmp": CheckInfo("tmp", "a file system is full or hangs (drain)"),
+    "xid": CheckInfo("kernel_log", "Xids of GPUs, SXids of NVSwitches (note, drain, page)"),
+    "infiniband": CheckInfo("infiniband", "a port is down or slow (note; CHECK_INFINIBAND: drain)"),
+    "tmp": CheckInfo("tmp", "a file system is full (note), is missing or hangs (drain)"),
     "leftovers": CheckInfo(
         "leftovers", "processes of jobs that have ended (note)", ("hand", "health")
     ),
     "diag": CheckInfo(
-        "diag",
-        "dcgmi diag -r 1 has failed (drain); CHECK_DIAG says where it runs",
-        ("health", "epilog"),
+        "diag", "dcgmi diag has failed (drain; see CHECK_DIAG)", ("health", "epilog")
     ),
 }
 
@@ -86,6 +80,11 @@ class CheckResult(NamedTuple):
     state: str
     text: str
     pci: str = ""
+
+
+if TYPE_CHECKING:
+    State = dict[str, Any]  # what the health check before this one kept
+    Found = tuple[list[CheckResult], dict[str, Any]]  # and what this one keeps
 
 
 class BadSettings(Exception):
@@ -257,9 +256,7 @@ _DEADLINE_NAMES = {f"CHECK_{name.upper()}_SECONDS": name for name in CONTEXTS[1:
 # --- NVIDIA's driver ----------------------------------------------------------------------------
 
 
-def read_smi(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_smi(conf: CheckSettings, state: "State") -> "Found":
     """Read `nvidia-smi -q -x`: the checks of each GPU, and which GPUs there are."""
     expected = conf.gpus if conf.gpus is not None else state.get("expected")
     if not shutil.which("nvidia-smi"):
@@ -433,9 +430,7 @@ def short_pci(address: str) -> str:
     )
 
 
-def read_nvlink(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_nvlink(conf: CheckSettings, state: "State") -> "Found":
     """Read `nvidia-smi nvlink -s`: fewer active links than the other GPUs of this kind have.
 
     A GPU in MIG mode has no active links, and is not compared. Of a GPU, the most links since the
@@ -510,9 +505,7 @@ def parse_nvlink(text: str) -> "list[tuple[str, str, int]]":
     return found
 
 
-def read_diag(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_diag(conf: CheckSettings, state: "State") -> "Found":
     """Run `dcgmi diag -r 1 -j`, where the configuration asks for it."""
     del conf, state
     if not shutil.which("dcgmi"):
@@ -558,15 +551,15 @@ def _warning(result: "Any") -> str:
 # --- the rest of the node -----------------------------------------------------------------------
 
 
-def read_kernel_log(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
-    """Read the Xids in dmesg. Those that an earlier round has seen count until the next boot."""
-    code, said = _run(["dmesg"])
-    if code:
-        return [CheckResult("xid", "unknown", f"dmesg fails: {_last_line(said)}")], {}
+def read_kernel_log(conf: CheckSettings, state: "State") -> "Found":
+    """Read the Xids in the kernel log. Those seen by an earlier round count until the next boot."""
+    path = os.environ.get("SLURMKIT_KMSG", "/dev/kmsg")
+    try:
+        records = read_kmsg(path)
+    except OSError as error:
+        return [CheckResult("xid", "unknown", f"cannot read {path}: {error.strerror}")], {}
     seen = dict(state.get("xids", {}))
-    seen.update(parse_xids(said))
+    seen.update(parse_xids(records))
     after = state.get("forgotten", -1.0)
     seen = {key: value for key, value in seen.items() if value["at"] > after}
     results = []
@@ -574,30 +567,47 @@ def read_kernel_log(
         pci, number = key.split("|")
         severity = xid_state(number, value["text"], conf)
         if severity != "ok":
-            text = "{} {}".format(number, value["text"]).strip()
-            results.append(CheckResult("xid", severity, text, pci))
+            results.append(CheckResult("xid", severity, f"{number} {value['text']}".strip(), pci))
     return results or [CheckResult("xid", "ok", "")], {"xids": seen}
 
 
-def parse_xids(text: str) -> "dict[str, dict[str, Any]]":
+def read_kmsg(path: str) -> str:
+    """Read the kernel log: a record a line, a line break within one escaped (dev-kmsg.rst)."""
+    parts = []  # type: list[bytes]
+    with open(path, "rb", buffering=0, opener=_open_without_waiting) as log:
+        while True:
+            try:
+                part = log.read(8192)  # no record is longer; None: no further one is there
+            except BrokenPipeError:  # overwritten while we read; the next read goes on after it
+                continue
+            if not part:
+                return b"".join(parts).decode("utf-8", "replace")
+            parts.append(part)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def parse_xids(records: str) -> "dict[str, dict[str, Any]]":
     """Parse the kernel log: by `PCI|Xid` seconds since the boot and text of the last one."""
-    # From the driver alone: other messages have names that users chose (of cgroups, of files), and
-    # their further lines are indented.
-    begin = r"^(?:<\d+>)?(?:\[\s*([\d.]+)\](?:\[[ TC\d]+\])? *)?(?:NVRM|nvidia-nvswitch\d+): "
+    # A record counts only if the kernel wrote it (facility 0) and the driver's words begin it.
+    # Other records have names that users chose, of programs and files, with line breaks in them.
+    driver = r"^[0-7],\d+,(\d+),[^;\n]*;(?:NVRM|nvidia-nvswitch\d+): "
     xid = r"(S?Xid) \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+)(?:, *(.*))?"
     # The driver also says this without an Xid: in one line, or in three.
     off_the_bus = (
-        r"(?:The NVIDIA )?GPU ([0-9A-Fa-f:.]+?):?(?: GPU has |\s*\n\s+NVRM: \(PCI ID: [\w:]+\)"
-        r" installed in this system has\s*\n\s+NVRM: )fallen off the bus"
+        r"(?:The NVIDIA )?GPU ([0-9A-Fa-f:.]+?):?(?: GPU has |\\x0aNVRM: \(PCI ID: [\w:]+\)"
+        r" installed in this system has\\x0aNVRM: )fallen off the bus"
     )
     found = {}
-    for seconds, pci in re.findall(begin + off_the_bus, text, re.MULTILINE):
-        found[short_pci(pci) + "|79"] = {"at": float(seconds or 0), "text": "off the bus"}
-    for seconds, kind, pci, number, said in re.findall(begin + xid, text, re.MULTILINE):
+    for micro, pci in re.findall(driver + off_the_bus, records, re.MULTILINE):
+        found[short_pci(pci) + "|79"] = {"at": int(micro) / 1e6, "text": "off the bus"}
+    for micro, kind, pci, number, said in re.findall(driver + xid, records, re.MULTILINE):
         name = "SXid" + number if kind == "SXid" else number
         # A process and its name are a user's words, and nobody's fault.
         rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", said).strip()
-        found[short_pci(pci) + "|" + name] = {"at": float(seconds or 0), "text": rest[:80]}
+        found[short_pci(pci) + "|" + name] = {"at": int(micro) / 1e6, "text": rest[:80]}
     return found
 
 
@@ -610,9 +620,7 @@ def xid_state(number: str, text: str, conf: CheckSettings) -> str:
     return conf.xids.get(int(number), XIDS.get(int(number), "ok"))
 
 
-def read_infiniband(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_infiniband(conf: CheckSettings, state: "State") -> "Found":
     """Read the ports of InfiniBand devices in sysfs."""
     del state
     base = Path(os.environ.get("SLURMKIT_SYS", "/sys"), "class/infiniband")
@@ -656,10 +664,8 @@ def _number_of(text: str) -> float:
     return float(match.group()) if match else 0.0
 
 
-def read_tmp(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
-    """Ask each file system how much room it has, for an unprivileged user."""
+def read_tmp(conf: CheckSettings, state: "State") -> "Found":
+    """Ask each file system how much room it has, for an unprivileged user; any can fill /tmp."""
     del state
     results = []
     for folder in conf.tmp:
@@ -671,15 +677,13 @@ def read_tmp(
         free = room.f_bavail * room.f_frsize / 2**30
         if free < conf.tmp_free:
             text = f"{folder} has less than {conf.tmp_free:g} GiB free"
-            results.append(CheckResult("tmp", "drain", text))
+            results.append(CheckResult("tmp", "note", text))
         elif room.f_files and not room.f_favail:
-            results.append(CheckResult("tmp", "drain", f"{folder} has no free inodes"))
+            results.append(CheckResult("tmp", "note", f"{folder} has no free inodes"))
     return results or [CheckResult("tmp", "ok", "")], {}
 
 
-def read_leftovers(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_leftovers(conf: CheckSettings, state: "State") -> "Found":
     """Look for processes that name a job which is not on this node any more."""
     del state
     here = {path.name for path in Path(conf.records).glob("*/[0-9]*")}
@@ -722,9 +726,7 @@ def _age_of(folder: Path) -> float:
     return uptime - started / os.sysconf("SC_CLK_TCK")
 
 
-def read_expected(
-    conf: CheckSettings, state: "dict[str, Any]"
-) -> "tuple[list[CheckResult], dict[str, Any]]":
+def read_expected(conf: CheckSettings, state: "State") -> "Found":
     """Ask `slurmd -G` how many GPUs Slurm believes to be here.
 
     With AutoDetect that is less when a GPU is lost, so the most since the boot counts.
@@ -790,7 +792,7 @@ SOURCES = {
 HANGS = {
     "smi": "nvidia-smi",
     "nvlink": "nvidia-smi nvlink",
-    "kernel_log": "dmesg",
+    "kernel_log": "/dev/kmsg",
     "infiniband": "sysfs",
     "tmp": "a file system of CHECK_TMP",
     "leftovers": "/proc",

@@ -252,9 +252,9 @@ def test_a_gpu_beside_mig_is_compared_with_what_it_had(node: NodeLab) -> None:
 def test_xids_since_the_boot(node: NodeLab) -> None:
     application = xid("0000:07:00", 31, "pid=812, name=python, Ch 00000008, MMU Fault")
     bad = xid("0000:0f:00", 79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
-    node.says("dmesg", application + bad)
+    node.kernel(application + bad)
     assert node.wrong() == [f"xid page {SECOND} 79 GPU has fallen off the bus."]
-    node.says("dmesg", xid("0000:0F:00", 63, "Row remap pending") + xid("0000:07:00", 94, "x; y"))
+    node.kernel(xid("0000:0F:00", 63, "Row remap pending") + xid("0000:07:00", 94, "x; y"))
     assert node.wrong() == [f"xid note {FIRST} 94 x, y", f"xid note {SECOND} 63 Row remap pending"]
     node.configure('CHECK_XIDS="63=ok 94=drain"  # ours\nCHECK_SKIP="leftovers"')
     assert node.wrong() == [f"xid drain {FIRST} 94 x, y"]
@@ -263,9 +263,9 @@ def test_xids_since_the_boot(node: NodeLab) -> None:
 def test_names_that_users_chose_are_no_xids(node: NodeLab) -> None:
     named = xid("0000:07:00", 79, "x").strip()
     oom = f"[    9.100000] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user.slice/{named}\n"
-    node.says("dmesg", oom)
+    node.kernel(oom)
     assert node.wrong() == []
-    node.says("dmesg", xid("0000:07:00", 48, "DBE").replace("] NVRM", "][ T1234] NVRM"))
+    node.kernel(xid("0000:07:00", 48, "DBE").replace("] NVRM", "][ T1234] NVRM"))
     assert node.wrong() == [f"xid drain {FIRST} 48 DBE"]
 
 
@@ -283,12 +283,12 @@ def test_names_that_users_chose_are_no_xids(node: NodeLab) -> None:
     ],
 )
 def test_a_gpu_off_the_bus_without_an_xid(node: NodeLab, said: str) -> None:
-    node.says("dmesg", said)
+    node.kernel(said)
     assert node.wrong() == [f"xid page {SECOND} 79 off the bus"]
 
 
 def test_an_xid_of_an_old_driver(node: NodeLab) -> None:
-    node.says("dmesg", xid("0000:0f:00", 48, "DBE").replace("PCI:", ""))
+    node.kernel(xid("0000:0f:00", 48, "DBE").replace("PCI:", ""))
     assert node.wrong() == [f"xid drain {SECOND} 48 DBE"]
 
 
@@ -297,19 +297,41 @@ def test_an_xid_of_an_old_driver(node: NodeLab) -> None:
     ["NVRM: GPU 0000:0f:00.0: GPU has fallen off the bus.", "NVRM: Xid (PCI:0000:0f:00): 79, x"],
 )
 def test_a_further_line_of_a_message_is_not_the_drivers(node: NodeLab, words: str) -> None:
-    node.says("dmesg", f"[    9.100000] EXT4-fs warning: entry 'a\n               {words}'\n")
+    """A program of any user has such a name, and crashes."""
+    node.kernel(
+        f"[    9.100000] EXT4-fs warning: entry 'a\n               {words}'\n"
+        f"[   11.500000] segv[812]: segfault at 0 ip 0 sp 0 error 4 in x\n               {words}\n"
+        f"[   12.000000] NVRM: Xid (PCI:0000:07:00): 31, pid=1, name=x\n               {words}\n"
+    )
     assert node.wrong() == []
+
+
+def test_what_a_process_wrote_into_the_kernel_log_is_not_the_drivers(node: NodeLab) -> None:
+    words = "NVRM: Xid (PCI:0000:0f:00): 79, x"
+    (node.folder / "kmsg").write_text(
+        f"12,1,9100000,-;{words}\n"  # facility 1: written to /dev/kmsg by a process
+        f"4,2,9200000,-;usb 1-1: new device\n SUBSYSTEM=usb\n DEVICE={words}\n {words}\n"
+        f"4,3,1.2.3,-;{words}\n",
+        "utf-8",
+    )
+    assert node.wrong() == []
+
+
+def test_a_kernel_log_that_cannot_be_read_is_unknown(node: NodeLab) -> None:
+    path = node.folder / "kmsg"
+    path.unlink()
+    assert node.wrong() == [f"xid unknown cannot read {path}: No such file or directory"]
 
 
 def test_xids_of_switches_and_of_a_reset(node: NodeLab) -> None:
     line = "[    9.100000] nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): {}, {} Link 60 ERR\n"
-    node.says("dmesg", line.format(12028, "Non-fatal,") + line.format(20034, "Fatal,"))
+    node.kernel(line.format(12028, "Non-fatal,") + line.format(20034, "Fatal,"))
     assert node.wrong() == ["xid drain SXid20034 Fatal, Link 60 ERR"]
     action = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
-    node.says("dmesg", xid("0000:07:00", 154, action))
+    node.kernel(xid("0000:07:00", 154, action))
     assert node.wrong() == []
     action = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
-    node.says("dmesg", xid("0000:07:00", 154, action))
+    node.kernel(xid("0000:07:00", 154, action))
     assert [each[:9] for each in node.wrong()] == ["xid drain"]
 
 
@@ -335,12 +357,13 @@ def test_a_full_file_system(node: NodeLab) -> None:
     missing = node.folder / "none"
     node.configure(
         f'CHECK_TMP="{node.folder} {missing}"\nCHECK_TMP_FREE=1e9\nCHECK_SKIP=leftovers\n'
-        "CHECK_SEVERITY=tmp=note"
     )
-    assert node.wrong() == [
-        f"tmp note {node.folder} has less than 1e+09 GiB free",
-        f"tmp note {missing}: No such file or directory",
-    ]
+    full = f"{node.folder} has less than 1e+09 GiB free"
+    gone = f"{missing}: No such file or directory"
+    assert node.wrong() == [f"tmp note {full}", f"tmp drain {gone}"]
+    with (node.folder / "node.conf").open("a") as conf:
+        conf.write("CHECK_SEVERITY=tmp=drain\n")
+    assert node.wrong() == [f"tmp drain {full}", f"tmp drain {gone}"]
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def hanging(node: NodeLab) -> Iterator[Path]:
 
 def test_a_check_that_hangs_delays_no_job(node: NodeLab, hanging: Path) -> None:
     node.configure("CHECK_SKIP=leftovers\nCHECK_PROLOG_SECONDS=6")
-    node.says("dmesg", XID)
+    node.kernel(XID)
     env = node.environment | {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "41"}
     # As slurmd's run_command, this waits for the end of the output, not of the process alone.
     done = node.run(env=env)

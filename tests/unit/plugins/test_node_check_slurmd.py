@@ -150,7 +150,8 @@ def test_what_it_cannot_check_a_person_resumes(node: NodeLab, reason: str) -> No
 
 
 def test_a_check_that_is_unknown_for_a_while_does_not_end_the_wish_to_resume(node: NodeLab) -> None:
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes\nCHECK_TMP_FREE=1e9")
+    tmp = "CHECK_SEVERITY=tmp=drain\nCHECK_TMP_FREE"
+    node.configure(f"CHECK_SKIP=leftovers\nCHECK_RESUME=yes\n{tmp}=1e9")
     node.run(env=node.environment)
     (told,) = node.told()
     node.node("IDLE+DRAIN", told.partition("Reason=")[2])
@@ -158,7 +159,7 @@ def test_a_check_that_is_unknown_for_a_while_does_not_end_the_wish_to_resume(nod
     for _ in range(4):
         node.run(env=node.environment)
     assert node.told() == []
-    node.configure("CHECK_SKIP=leftovers\nCHECK_RESUME=yes\nCHECK_TMP_FREE=0")
+    node.configure(f"CHECK_SKIP=leftovers\nCHECK_RESUME=yes\n{tmp}=0")
     node.run(env=node.environment)
     assert node.told() == ["NodeName=c1|State=RESUME"]
 
@@ -185,11 +186,11 @@ def test_the_reason_of_a_node_in_use_is_not_added_to(node: NodeLab) -> None:
 
 
 def test_an_xid_counts_until_the_boot_or_until_it_is_forgotten(node: NodeLab) -> None:
-    node.says("dmesg", xid("0000:0f:00", 74, "NVLink: fatal error", seconds=0.5))
+    node.kernel(xid("0000:0f:00", 74, "NVLink: fatal error", seconds=0.5))
     node.run(env=node.environment)
     (told,) = node.told()
     node.node("IDLE+DRAIN", told.partition("Reason=")[2])
-    node.says("dmesg", "[    0.900000] the ring has gone round\n")
+    node.kernel("[    0.900000] the ring has gone round\n")
     assert node.run(env=node.environment).returncode == 2
     assert node.run("--forget").returncode == 0
     assert node.run(env=node.environment).returncode == 0
@@ -265,14 +266,14 @@ def test_a_fault_that_is_seen_anew_drains_a_resumed_node(node: NodeLab, how: str
 
 
 def test_an_xid_that_comes_again_drains_a_resumed_node(node: NodeLab) -> None:
-    node.says("dmesg", xid("0000:07:00", 48, "DBE", seconds=0.5))
+    node.kernel(xid("0000:07:00", 48, "DBE", seconds=0.5))
     drained(node)
     node.node("IDLE", "")
     for _ in range(2):
         node.run(env=node.environment)
         assert node.told() == []
     later = time.clock_gettime(time.CLOCK_MONOTONIC) + 5
-    node.says("dmesg", xid("0000:07:00", 48, "DBE", seconds=later))
+    node.kernel(xid("0000:07:00", 48, "DBE", seconds=later))
     node.run(env=node.environment)
     (told,) = node.told()
     assert told.endswith(f"Reason=slurmkit: xid {FIRST}: /dev/nvidia0: 48 DBE")
@@ -326,11 +327,11 @@ def test_the_prolog_of_a_node_resumed_a_moment_ago_lets_jobs_start(node: NodeLab
 
 def test_forget_holds_although_a_health_check_runs_meanwhile(node: NodeLab) -> None:
     """It has read the old Xids already, and writes what it keeps after `--forget` has run."""
-    node.says("dmesg", xid("0000:0f:00", 74, "NVLink: fatal error", seconds=0.5))
+    node.kernel(xid("0000:0f:00", 74, "NVLink: fatal error", seconds=0.5))
     forget = (
         f"[ -e {node.folder}/once ] || {{ touch {node.folder}/once; {node.command('--forget')}; }}"
     )
-    node.script("dmesg", f"cat {node.folder}/dmesg.txt; {forget}")
+    node.script("nvidia-smi", f"{forget}; cat {node.folder}/smi.xml")
     node.run(env=node.environment)
     assert node.told() == []
     assert node.run(env=node.environment).returncode == 0
@@ -393,7 +394,7 @@ def test_the_prolog_knows_the_gpus_from_the_health_check(node: NodeLab) -> None:
 
 def test_a_check_that_crashes_stops_no_other(node: NodeLab) -> None:
     node.script("nvidia-smi", "kill -SEGV $$")
-    node.says("dmesg", xid("0000:07:00", 48, "DBE"))
+    node.kernel(xid("0000:07:00", 48, "DBE"))
     states = [each.split()[:2] for each in node.wrong()]
     assert states == [["gpus", "drain"], ["xid", "drain"]]
     (node.bin / "nvidia-smi").write_bytes(b"\x7fELF no program")

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from node_lab import kmsg, xid
 from waiting import PATIENCE, wait_until
 
 SCRIPTS = Path(str(files("slurmkit_plugins"))) / "slurm"
@@ -76,6 +77,7 @@ def run(
         "PATH": f"{node}/bin:{os.environ['PATH']}",
         "SLURMKIT_NODE_CONF": f"{node}/node.conf",
         "SLURMKIT_NODE_CHECKS": f"{node}/checks",
+        "SLURMKIT_KMSG": f"{node}/kmsg",
         "SLURM_JOB_ID": job,
         "SLURM_JOB_USER": "alice",
         "SLURM_JOB_UID": str(uid),
@@ -464,10 +466,7 @@ def test_beside_the_health_check_no_command_of_slurm_is_run(node: Path) -> None:
 
 @pytest.mark.parametrize("script", ["prolog", "epilog"])
 def test_a_nodes_check_runs_where_the_settings_say_so(node: Path, script: str) -> None:
-    line = "[ 1.0] NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus."
-    dmesg = node / "bin" / "dmesg"
-    dmesg.write_text(f"#!/bin/sh\necho '{line}'\n", "utf-8")
-    dmesg.chmod(0o755)
+    (node / "kmsg").write_text(kmsg(xid("0000:07:00", 79, "GPU has fallen off the bus.")), "utf-8")
     assert run(node, script) == 0
     with (node / "node.conf").open("a") as conf:
         conf.write(f"CHECK_IN={script}\nCHECK_PATH={node}/bin:/usr/bin:/bin\n")

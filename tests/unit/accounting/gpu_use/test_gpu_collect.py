@@ -42,6 +42,8 @@ from waiting import PATIENCE, wait_until
 from slurmkit.errors import BadConfig, SlurmError
 from slurmkit.state.gres import HoldingJob
 
+pytestmark = pytest.mark.sql
+
 RECORDED = Path(__file__).parents[3] / "recorded" / "gpu_exporter"
 INTERVAL = 30
 NOW = lately()

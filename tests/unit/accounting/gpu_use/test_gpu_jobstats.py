@@ -21,6 +21,8 @@ from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import func, select
 
+pytestmark = pytest.mark.sql
+
 GIB = 2**30
 NOW = lately()
 # The one that jobstats' documentation shows, with a second GPU.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from slurmkit_accounting.reclaim.policy import (
     choose_policy,
     load_policies,
 )
+from slurmkit_accounting.reclaim.reclaimer import Reclaimer, refuse_forgeable_pages
 from slurmkit_accounting.service.tasks import ServiceTasks
 from sqlalchemy import insert
 from stored_runs import ran, store_runs
@@ -218,6 +220,38 @@ def test_a_service_without_samples_of_running_jobs_refuses_policies(
     configure("[reclaim.idle]\n")
     with pytest.raises(BadConfig, match=r'write \[gpu_use\] source = "exporters"'):
         tasks()
+
+
+@pytest.mark.parametrize("action", ["report", "mail", "requeue", "cancel"])
+def test_no_job_is_taken_by_pages_that_a_job_can_forge(
+    configure: Callable[[str], None], action: str
+) -> None:
+    """A job that takes the port of an exporter that is down says that others' GPUs are idle."""
+    policy = f'[reclaim.idle]\naction = "{action}"\n'
+    for url in ("http://{node}:6832/metrics", "http://{node}:1024/"):
+        configure(f'[gpu_use]\nsource = "exporters"\nurl = "{url}"\n{policy}')
+        taken = pytest.raises(BadConfig, match=r"taken by \[reclaim.idle\]; .* port below 1024")
+        with taken if action in {"requeue", "cancel"} else nullcontext():
+            refuse_forgeable_pages(load_policies())
+    for url in ("http://{node}:1023/metrics", "https://{node}:6832/"):
+        configure(f'[gpu_use]\nsource = "exporters"\nurl = "{url}"\n{policy}')
+        refuse_forgeable_pages(load_policies())
+    configure(policy)  # the default
+    refuse_forgeable_pages(load_policies())
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_policy_that_takes_jobs_is_refused_when_the_service_starts_and_in_each_round(
+    configure: Callable[[str], None],
+) -> None:
+    configure(
+        '[gpu_use]\nsource = "exporters"\nurl = "http://{node}:6832/"\n'
+        '[reclaim.idle]\naction = "cancel"\n'
+    )
+    with pytest.raises(BadConfig, match="port below 1024"):
+        ServiceTasks(open_for_writing, FakeSlurm({}), lambda: None, UTC).tasks(ScheduleSection())
+    with pytest.raises(BadConfig, match="port below 1024"):
+        Reclaimer(open_for_writing, FakeSlurm({}), UTC, patience=1).run("lab")
 
 
 def run(*words: str) -> Any:
