@@ -30,6 +30,8 @@ from sqlalchemy import delete, insert, update
 
 from slurmkit.errors import BadInput
 
+pytestmark = pytest.mark.sql
+
 VOGEL, GARCIA = Scope(frozenset((3,)), frozenset((3,))), Scope(frozenset((4,)), frozenset((4,)))
 
 FIXTURES = (books_of_ended_jobs, stopped_clock)

@@ -51,6 +51,8 @@ from usage_oracle import Job
 
 from slurmkit.errors import BadConfig, BadInput
 
+pytestmark = pytest.mark.sql
+
 ALICE, BOB, VOGEL, GARCIA = (2001, 2002, 2003, 2004)
 MALLORY = 9999
 SCOPES = {

@@ -38,6 +38,8 @@ from sqlalchemy import LargeBinary, MetaData, func, insert, select, text
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
 
+pytestmark = pytest.mark.sql
+
 NOW = int(time.time())
 
 

@@ -34,6 +34,8 @@ from sqlalchemy import delete, func, insert, select, update
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
 
+pytestmark = pytest.mark.sql
+
 NOW = int(time.time())
 DAY = 86400
 

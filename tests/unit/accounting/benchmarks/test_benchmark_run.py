@@ -47,6 +47,8 @@ from slurmkit.errors import BadInput, SlurmError
 from slurmkit.state.nodes import NodeChoice, NodeRow, read_nodes
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 PREFLIGHT = '[preflight]\nprogram = "/opt/all_reduce_perf"\n[launch]\nmpi = "pmix"\n'
 ALICE = 2001
 

@@ -26,6 +26,8 @@ from sqlalchemy import func, select
 
 from slurmkit.cli.main import run_to_exit_code
 
+pytestmark = pytest.mark.sql
+
 FIELDS = "JobIDRaw,User,Submit,Start,End,State"
 
 

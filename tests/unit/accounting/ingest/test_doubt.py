@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from fake_sacct import FakeSacct, job
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import select
+
+pytestmark = pytest.mark.sql
 
 NOW = int(time.time())
 DAY = 86400

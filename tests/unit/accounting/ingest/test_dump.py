@@ -32,6 +32,8 @@ from sqlalchemy import func, select
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
+pytestmark = pytest.mark.sql
+
 T = 1_700_000_000
 NOVEMBER, DECEMBER = 1_698_796_800, 1_701_388_800
 FIELDS = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS,AllocTRES,JobName"

@@ -33,6 +33,8 @@ from slurmkit_accounting.sacct.query import SACCT_FIELDS
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import func, select
 
+pytestmark = pytest.mark.sql
+
 DAY = 86400
 T = 1_793_300_000 // DAY * DAY  # before a clock change of Berlin's
 GPUS = ("cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1", "cpu=1,gres/gpu=1,mem=1G,node=1",

@@ -29,6 +29,8 @@ from sqlalchemy import func, select, text
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 NOW = lately()
 DAY = 86400
 

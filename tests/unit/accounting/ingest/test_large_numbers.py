@@ -28,6 +28,8 @@ from sqlalchemy import select, update
 
 from slurmkit.errors import LedgerError
 
+pytestmark = pytest.mark.sql
+
 HOUR = 3600
 MONTH = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC"}
 # The 1st of the last month that is over, in which tasks begin in one hour and end in the next.

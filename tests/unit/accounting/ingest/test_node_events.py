@@ -24,6 +24,8 @@ from sqlalchemy import select
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, SlurmError
 
+pytestmark = pytest.mark.sql
+
 HOUR = 3600
 NOW = lately()
 TRES = "cpu=64,mem=512000M,billing=64,gres/gpu=8,gres/gpu:a100=8"

@@ -13,6 +13,8 @@ from sqlalchemy import select
 
 from slurmkit.errors import SlurmError
 
+pytestmark = pytest.mark.sql
+
 NOW = lately()
 DAY = 86400
 

@@ -21,6 +21,8 @@ from sqlalchemy import select
 
 from slurmkit.cli.main import run_to_exit_code
 
+pytestmark = pytest.mark.sql
+
 NOW = lately()
 DAY = 86400
 FIELDS = ("DBIndex", "JobIDRaw", "User", "Submit", "Start", "End", "State", "AllocTRES")

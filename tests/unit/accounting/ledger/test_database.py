@@ -13,6 +13,8 @@ from sqlalchemy import func, select
 
 from slurmkit.errors import LedgerError, NoLedger
 
+pytestmark = pytest.mark.sql
+
 COUNT = select(func.count()).select_from(runs)
 
 

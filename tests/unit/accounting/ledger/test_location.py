@@ -30,6 +30,8 @@ from slurmkit.cli.main import run_to_exit_code
 from slurmkit.config.paths import filesystem_type
 from slurmkit.errors import BadInput, LedgerError
 
+pytestmark = pytest.mark.sql
+
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 22 0:40 / /home rw,relatime shared:1 - nfs4 server:/home rw

@@ -21,6 +21,8 @@ from sqlalchemy import Connection, create_engine, text
 
 from slurmkit.errors import LedgerError
 
+pytestmark = pytest.mark.sql
+
 DAY = 86400
 OLD_SUMS = (
     "gpu_seconds cpu_seconds node_seconds wall_seconds mem_mib_seconds energy_joules runs started"

@@ -23,6 +23,8 @@ from sqlalchemy import Engine, create_engine, event, text
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import LedgerError
 
+pytestmark = pytest.mark.sql
+
 OLD = "0004"
 
 

@@ -12,6 +12,8 @@ from sqlalchemy import select
 
 from slurmkit.errors import MaybeSent, NotSent
 
+pytestmark = pytest.mark.sql
+
 OCTOBER = NoticeKey("month", "2026-10", "garcia")
 
 

@@ -27,6 +27,8 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import DirectoryError
 
+pytestmark = pytest.mark.sql
+
 DAY = 86400
 UTC = find_zone("UTC")
 NOVEMBER = UTC.epoch("2026-11-01")

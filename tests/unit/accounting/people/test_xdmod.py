@@ -18,6 +18,8 @@ from sqlalchemy import update
 
 from slurmkit.cli.main import run_to_exit_code
 
+pytestmark = pytest.mark.sql
+
 
 @pytest.fixture
 def books(ledger: Ledger) -> Ledger:

@@ -23,6 +23,8 @@ from slurmkit_accounting.reports.benchmark import Bounds
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
+pytestmark = pytest.mark.sql
+
 PRICES = """
 [gpu.h100]
 aliases = ["H100-SXM"]

@@ -30,6 +30,8 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import ControllerDown
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 HOUR, DAY = 3600, 86400
 BEGIN = 1_793_491_200  # 2026-11-01 UTC
 NOW = BEGIN + 20 * DAY

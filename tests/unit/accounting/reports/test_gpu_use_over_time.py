@@ -23,6 +23,8 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadInput
 
+pytestmark = pytest.mark.sql
+
 HOUR, DAY = 3600, 86400
 MIDNIGHT = 1_793_491_200  # 2026-11-01 UTC
 NOW = MIDNIGHT + 10 * HOUR + 1800

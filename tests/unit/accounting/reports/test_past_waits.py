@@ -19,6 +19,8 @@ from usage_oracle import Job
 
 from slurmkit.state.past_waits import FEWEST_JOBS, JobKind, job_kind
 
+pytestmark = pytest.mark.sql
+
 NOW = BEGIN + 40 * DAY
 HOUR = 3600
 ALICE = Scope(frozenset((1,)), frozenset((1,)))

@@ -26,6 +26,8 @@ from slurmkit.state.gpu_metrics import GpuSample
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 HOUR = 3600
 UTC = find_zone("UTC")
 LATER = BEGIN + 40 * DAY

@@ -13,6 +13,8 @@ from usage_oracle import counted, fill, jobs_around
 
 from slurmkit.errors import BadConfig, BadInput
 
+pytestmark = pytest.mark.sql
+
 NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC"}
 LATER = BEGIN + 40 * DAY
 A100 = {"a100": 2}

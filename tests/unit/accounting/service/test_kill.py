@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from databases import KINDS, emptied
 
+pytestmark = pytest.mark.sql
+
 HERE = Path(__file__).parents[3] / "support"
 KILLS = 50
 

@@ -37,6 +37,8 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import LedgerError
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 UTC = find_zone("UTC")
 NOW = UTC.epoch("2026-10-20T12:00:00")
 MONTH = UTC.epoch("2026-10-01")

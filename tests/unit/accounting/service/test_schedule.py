@@ -27,6 +27,8 @@ from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import BadConfig, DirectoryError, NotSent
 
+pytestmark = pytest.mark.sql
+
 BERLIN = find_zone("Europe/Berlin")
 HOURLY, NEVER = "0 * * * *", "0 0 29 2 mon"
 

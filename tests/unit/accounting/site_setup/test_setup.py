@@ -37,6 +37,8 @@ from slurmkit.doctor.case import CheckContext
 from slurmkit.errors import BadConfig, DirectoryError, LedgerError, SlurmkitError
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 RECORDED = Path(__file__).parents[3] / "recorded"
 ME = getpass.getuser()
 

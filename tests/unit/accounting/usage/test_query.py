@@ -29,6 +29,8 @@ from slurmkit_accounting.usage.tables import USAGE_TABLES
 from sqlalchemy import delete, func, insert, select
 from usage_oracle import Job, counted, fill, jobs_around, new_books
 
+pytestmark = pytest.mark.sql
+
 DAY = 86400
 
 
