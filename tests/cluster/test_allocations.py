@@ -142,7 +142,7 @@ def test_ledger_and_slurm_count_the_same(lab: Lab, books: Books, account: str) -
     for number in range(6):
         submit(lab, account, f"--gpus-per-node={number % 2 + 1}", command=f"sleep {5 + number}")
     cancelled = submit(lab, account, "--gpus-per-node=2", "--time=30", command="sleep 1500")
-    first_waits = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 1500; sleep 5'
+    first_waits = '[ -n "$SLURM_RESTART_COUNT" ] || sleep 1500; sleep 60'
     again = submit(lab, account, "--gpus-per-node=1", "--requeue", "--time=30", command=first_waits)
     for job in (cancelled, again):
         wait_for(lambda job=job: state(lab, job), lambda text: text.startswith("RUNNING"))
