@@ -138,12 +138,12 @@ class _Responder:
         """Answer one request and close the connection."""
         if len(self._open) >= _CONNECTIONS:
             self._drop_one()
-        self._open[writer.transport] = str((writer.get_extra_info("peername") or ("",))[0])
+        self._open[writer.transport] = _host_of(writer)
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
             async with asyncio.timeout(_ANSWER_SECONDS):
-                writer.write(await self._respond(head))
+                writer.write(await self._respond(head, writer.transport))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -162,7 +162,7 @@ class _Responder:
         del self._open[oldest]
         oldest.abort()
 
-    async def _respond(self, head: bytes) -> bytes:
+    async def _respond(self, head: bytes, client: asyncio.WriteTransport) -> bytes:
         request, *lines = head.decode("latin-1").split("\r\n")
         headers = {
             name.strip().lower(): value.strip()
@@ -176,19 +176,21 @@ class _Responder:
             return _message(HTTPStatus.NOT_FOUND, f"the page is {PATH}")
         if not self._is_allowed(headers.get("authorization", "")):
             return _message(HTTPStatus.UNAUTHORIZED, "send the exporter's bearer token")
-        made = await self._make_page(headers.get("accept", ""))
+        made = await self._make_page(headers.get("accept", ""), client)
         if made is None:
             return _message(HTTPStatus.SERVICE_UNAVAILABLE, "the driver does not answer")
         kind, body = made
         return _response(HTTPStatus.OK, kind, body, is_head=method == "HEAD")
 
-    async def _make_page(self, accept: str) -> tuple[str, bytes] | None:
-        """Return content type and body; None while the driver hangs.
+    async def _make_page(
+        self, accept: str, client: asyncio.WriteTransport
+    ) -> tuple[str, bytes] | None:
+        """Return content type and body; None while the driver hangs, or for a dropped client.
 
         A call of the driver cannot be ended. So no further thread waits for it.
         """
         async with self._turn:
-            if self._stuck is not None:
+            if self._stuck is not None or client.is_closing():
                 return None
             making = asyncio.ensure_future(asyncio.to_thread(self._page, accept))
             done, _ = await asyncio.wait((making,), timeout=_PAGE_SECONDS)
@@ -208,6 +210,12 @@ class _Responder:
         if self._expected is None:
             return True
         return hmac.compare_digest(sent.encode("latin-1"), self._expected)
+
+
+def _host_of(writer: asyncio.StreamWriter) -> str:
+    """Return the client's address; any user of this host has all of 127.0.0.0/8."""
+    address = str((writer.get_extra_info("peername") or ("",))[0])
+    return "127.0.0.1" if address.startswith("127.") else address
 
 
 def _message(status: HTTPStatus, text: str) -> bytes:

@@ -320,6 +320,7 @@ def test_idle_connections_of_one_host_keep_no_other_host_out(
 ) -> None:
     """Any user of the node can open more than there may be, and open them again."""
     monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "_host_of", lambda writer: writer.get_extra_info("peername")[0])
     request = b"GET /metrics HTTP/1.0\r\n\r\n"
     with serving() as url, ExitStack() as opened:
         prometheus = opened.enter_context(connect(url, "127.0.0.2"))
@@ -331,6 +332,39 @@ def test_idle_connections_of_one_host_keep_no_other_host_out(
         assert prometheus.recv(100).startswith(b"HTTP/1.1 200")
         idle[2].sendall(request)
         assert idle[2].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_all_addresses_of_the_loopback_are_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[str] = []
+    host_of = server._host_of
+    monkeypatch.setattr(server, "_host_of", lambda writer: hosts.append(host_of(writer)) or "x")
+    with serving() as url, connect(url, "127.0.0.2"), connect(url, "127.9.9.9"):
+        fetch(url)
+    assert hosts == ["127.0.0.1"] * 3
+
+
+def test_for_a_client_that_was_dropped_no_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else their requests would wait before those of others."""
+    monkeypatch.setattr(server, "_CONNECTIONS", 1)
+    answers, calls = threading.Event(), list[str]()
+
+    def page(accept: str) -> tuple[str, bytes]:
+        calls.append(accept)
+        answers.wait(PATIENCE)
+        return "text/x", b"page\n"
+
+    with serving(page=page) as url, ExitStack() as opened:
+        clients = []
+        for number in range(4):
+            clients.append(opened.enter_context(connect(url)))
+            head = f"GET /metrics HTTP/1.0\r\nAccept: {number}\r\n\r\n"
+            clients[-1].sendall(head.encode())
+            if number == 0:
+                wait_until(lambda: calls)
+        assert all(is_dropped(client) for client in clients[:3])
+        answers.set()
+        assert clients[3].recv(100).startswith(b"HTTP/1.1 200")
+    assert calls == ["0", "3"]
 
 
 def test_files_are_not_kept_open() -> None:
