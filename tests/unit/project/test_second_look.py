@@ -20,6 +20,13 @@ def test_needs_the_machine_for_itself():
 def test_passes():
     pass
 """
+SKIPPED_ALONE = """
+import os, pytest
+def test_looks_for_an_engine():
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("there is none")
+    assert False
+"""
 FAILS = "def test_fails():\n    assert False\n"
 
 
@@ -64,6 +71,12 @@ def test_what_fails_twice_is_red(look: Look) -> None:
     assert passed == []
     assert "1 failed, 1 passed" in said
     assert "passed only alone" not in said
+
+
+def test_what_is_skipped_then_has_not_passed(look: Look) -> None:
+    code, said, passed = look(a=SKIPPED_ALONE)
+    assert (code, passed) == (1, [])
+    assert "the second look was skipped" in said
 
 
 def test_many_failures_get_no_second_look(look: Look) -> None:
