@@ -287,9 +287,9 @@ class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
             jobs. `prometheus`, or another plugin of `slurmkit.gpu_metrics` that keeps old samples:
             it is asked for the running jobs, if it can be, and for each run that has ended. Empty:
             nothing is read.
-        url: address of the exporter of a node; `{node}` stands for the name of the node. With a
-            port from 1024 on, a job could answer in the exporter's place; then there is no token,
-            and no policy `[reclaim.NAME]` with `requeue` or `cancel`.
+        url: address of the exporter of a node; `{node}` stands for the name of the node. With
+            plain http on a port from 1024 on, a job could answer in the exporter's place; then
+            there is no token, and no policy `[reclaim.NAME]` with `requeue` or `cancel`.
         token_file: file with the exporters' bearer token, not readable by others.
         interval: seconds between two rounds. Of a plugin also the least time that a sample covers.
         deadline: seconds in which a node must answer; a node that does not costs only its own
