@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_lab import FIRST, GRES, SCRIPTS, SECOND, NodeLab, diag_json, nvlink_text, xid
+from node_lab import FIRST, GRES, SCRIPTS, SECOND, NodeLab, diag_json, kmsg, nvlink_text, xid
 from waiting import wait_until
 
 from slurmkit.cli.main import cli, run_to_exit_code
@@ -315,6 +315,19 @@ def test_what_a_process_wrote_into_the_kernel_log_is_not_the_drivers(node: NodeL
         "utf-8",
     )
     assert node.wrong() == []
+
+
+def test_the_kernel_log_is_not_waited_for(node: NodeLab) -> None:
+    """At its end /dev/kmsg would block; so does a pipe that somebody has open."""
+    path = node.folder / "kmsg"
+    path.unlink()
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR)
+    try:
+        os.write(pipe, kmsg(xid("0000:0f:00", 48, "DBE")).encode())
+        assert node.wrong() == [f"xid drain {SECOND} 48 DBE"]
+    finally:
+        os.close(pipe)
 
 
 def test_a_kernel_log_that_cannot_be_read_is_unknown(node: NodeLab) -> None:
