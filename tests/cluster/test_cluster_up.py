@@ -153,7 +153,7 @@ def test_root_follows_no_link_of_a_home(lab: Lab) -> None:
 
 def test_maxrss_of_a_persons_job_is_what_it_used(lab: Lab) -> None:
     lab.run("sh", "-c", "rm -f hog.over; cat >hog.py", input=MEMORY_HOG)
-    submit = ["sbatch", "--parsable", "-p", "cpu", "--output=hog.out"]
+    submit = ["sbatch", "--parsable", "-p", "cpu", "--time=20", "--output=hog.out"]
     job = lab.run(*submit, "--wrap", "srun python3 hog.py").stdout.strip()
 
     def max_rss(command: str) -> float:
@@ -176,7 +176,7 @@ def test_a_job_without_the_environment_of_its_submitter_runs(lab: Lab) -> None:
 
 def test_a_job_over_its_memory_is_killed(lab: Lab) -> None:
     lab.run("sh", "-c", "cat >hog.py", input=MEMORY_HOG.replace("hog.over", "never"))
-    srun = ["srun", "-p", "cpu", "--mem=100M", "python3", "hog.py"]
+    srun = ["srun", "-p", "cpu", "--time=5", "--mem=100M", "python3", "hog.py"]
     killed = lab.run(*srun, check=False)
     assert killed.returncode != 0
     assert "memory" in killed.stderr.lower()

@@ -183,7 +183,7 @@ def wait_for_scrapes(lab: Lab, job: str, count: int) -> int:
 def ask_prometheus(lab: Lab, query: str, at: str = "") -> list[dict[str, Any]]:
     """The series that answer a query, now or at a time; none while Prometheus cannot be asked."""
     sent = (f"query={query}", *([f"time={at}"] if at else []))
-    ask = ("curl", "-sG", *(part for each in sent for part in ("--data-urlencode", each)))
+    ask = ("curl", "-sfG", *(part for each in sent for part in ("--data-urlencode", each)))
     said = lab.run(*ask, "http://prometheus:9090/api/v1/query", check=False).stdout
     found: list[dict[str, Any]] = json.loads(said)["data"]["result"] if said else []
     return found

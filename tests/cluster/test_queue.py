@@ -141,7 +141,7 @@ INTERRUPT = """
 set -m # else it would not heed interrupts
 said=$(mktemp); trap 'rm "$said"' EXIT
 "${@:3}" >"$said" 2>&1 &
-until [ "$(grep -c "$2" "$said")" -ge "$1" ]; do sleep 0.2; done
+until [ "$(grep -c "$2" "$said")" -ge "$1" ] || ! kill -0 $!; do sleep 0.2; done
 kill -INT $!
 wait $!
 cat "$said"

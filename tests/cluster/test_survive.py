@@ -140,15 +140,15 @@ def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[Non
     qos = ("sacctmgr", "-i", "modify", "qos", "scavenger", "set")
     settings = "/etc/slurm/slurmkit.conf"
     mark = 90_000 + int(time.time()) % 10_000  # slurmctld shows no GraceTime
-    admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}", f"GrpSubmitJobs={mark}")
-    if signal:
-        line = "PreemptParameters=send_user_signal"
-        if lab.release == "22.05":
-            line = "SlurmctldParameters=preempt_send_user_signal"
-        admin(lab, "sh", "-c", f"echo {line} >>{settings} && scontrol reconfigure")
-    show = ("scontrol", "show", "assoc_mgr", "qos=scavenger", "flags=qos")
-    wait_for(lambda: f"GrpSubmitJobs={mark}(" in admin(lab, *show))
     try:
+        admin(lab, *qos, f"PreemptMode={mode}", f"GraceTime={grace}", f"GrpSubmitJobs={mark}")
+        if signal:
+            line = "PreemptParameters=send_user_signal"
+            if lab.release == "22.05":
+                line = "SlurmctldParameters=preempt_send_user_signal"
+            admin(lab, "sh", "-c", f"echo {line} >>{settings} && scontrol reconfigure")
+        show = ("scontrol", "show", "assoc_mgr", "qos=scavenger", "flags=qos")
+        wait_for(lambda: f"GrpSubmitJobs={mark}(" in admin(lab, *show))
         yield
     finally:
         admin(lab, *qos, "PreemptMode=requeue", "GraceTime=0", "GrpSubmitJobs=-1")
