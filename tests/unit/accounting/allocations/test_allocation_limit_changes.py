@@ -32,6 +32,8 @@ from sqlalchemy import delete, insert, select, update
 
 from slurmkit.errors import BadInput, DatabaseDown, LedgerError
 
+pytestmark = pytest.mark.sql
+
 FIXTURES = (books_of_two_users, stand_in_slurm, stopped_clock)
 
 

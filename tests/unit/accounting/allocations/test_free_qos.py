@@ -23,6 +23,8 @@ from usage_oracle import Job
 from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.errors import BadInput, NoSuchJob, Refused, SlurmError
 
+pytestmark = pytest.mark.sql
+
 FIXTURES = (stand_in_slurm, stopped_clock)
 LOWER = AllocationSection(enforce="qos", at_end="lower", free_qos=("scavenger",))
 CONFIG = '[allocation]\nenforce = "qos"\nat_end = "lower"\nfree_qos = ["Scavenger"]\n'

@@ -32,6 +32,8 @@ from waiting import PATIENCE
 
 from slurmkit.errors import BadConfig, NotSent
 
+pytestmark = pytest.mark.sql
+
 
 @pytest.fixture
 def lab(ledger: Ledger, tmp_path: Path, configure: Callable[[str], None]) -> Iterator[Lab]:

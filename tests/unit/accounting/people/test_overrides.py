@@ -23,6 +23,8 @@ from sqlalchemy import insert, select
 from slurmkit.errors import BadConfig, SlurmError
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 BERLIN = find_zone("Europe/Berlin")
 KNOWN = Directory(
     (person("alice"), person("vogel"), person("chen")),

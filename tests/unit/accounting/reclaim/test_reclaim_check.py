@@ -40,6 +40,8 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import BadConfig, BadInput
 from slurmkit.testing import FakeSlurm
 
+pytestmark = pytest.mark.sql
+
 UTC = find_zone("UTC")
 NOW = START + 20 * 86400
 HOUR = 3600

@@ -13,6 +13,8 @@ from sqlalchemy import insert
 
 from slurmkit.errors import BadInput
 
+pytestmark = pytest.mark.sql
+
 HOUR = 3600
 A100 = {"a100": 2}
 NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC", "now": BEGIN + 30 * DAY}

@@ -18,6 +18,8 @@ from slurmkit_accounting.sacct.file import SacctFileReader
 from slurmkit_accounting.sacct.rows import Reject, RowBatch, RunRow
 from sqlalchemy import select
 
+pytestmark = pytest.mark.sql
+
 FREE = ("JobIDRaw", "Submit", "State", "JobName")
 BOUND = ("JobIDRaw", "Submit", "State", "Account")
 TEXTS = st.sampled_from(

@@ -26,6 +26,8 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadInput, NotSent
 
+pytestmark = pytest.mark.sql
+
 assert month_books  # a fixture
 
 HERE = find_zone("UTC")
