@@ -40,8 +40,6 @@ from slurmkit.errors import BadInput, ControllerDown, Refused, SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 UTC = find_zone("UTC")
 HOUR = 3600
 ALICE = sum(b"alice")
@@ -273,6 +271,7 @@ def test_rounds_of_the_service_do_what_the_brute_force_finds(
     assert touched == {job for job, steps in expected.items() if ("take" in dict(steps))}
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("script", [PLAIN_SCRIPT, SURVIVES], ids=["plain", "survives"])
 @pytest.mark.parametrize("moment", ["before the act", "after the act"])
 @pytest.mark.usefixtures("site")
@@ -384,6 +383,7 @@ def test_nothing_follows_a_mail_that_did_not_arrive(
     assert lab.done == ["scancel --state=RUNNING 1"]
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: Inbox) -> None:
     add(lab, [0] * 20 + [90] * 4 + [0] * 40)
@@ -393,6 +393,7 @@ def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: In
     ]  # fmt: skip
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_a_user_has_a_job_left_alone_once(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None],
@@ -444,6 +445,7 @@ def test_the_service_says_whose_job_is_to_be_kept(ledger: Ledger, lab: IdleClust
     assert answers(ALICE, ServiceQuery("keep_job", asked)).fault is None
 
 
+@pytest.mark.sql
 def test_the_report_has_the_samples_and_what_was_won_back_at_most(
     ledger: Ledger, lab: IdleCluster, site: Callable[..., None]
 ) -> None:
@@ -479,6 +481,7 @@ def test_the_report_has_the_samples_and_what_was_won_back_at_most(
     assert [row["job"] for row in only.rows] == ["2", "2"]
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_the_report_shows_an_act_of_this_very_second(ledger: Ledger, lab: IdleCluster) -> None:
     add(lab, [0] * 100)
