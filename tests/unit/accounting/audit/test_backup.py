@@ -265,14 +265,23 @@ def test_a_file_that_is_cut_off_is_refused(keep, file_ledger, tmp_path):
         check_backup(path)
 
 
-def test_any_flipped_byte_is_noticed(file_ledger, tmp_path):
+def test_no_flipped_byte_changes_what_is_read(file_ledger, tmp_path):
     filled(file_ledger)
     path = backed_up(tmp_path)
     data = path.read_bytes()
-    for at in range(10, len(data), max(1, len(data) // 60)):
+    content = gzip.decompress(data)
+    refused = 0
+    places = range(10, len(data), max(1, len(data) // 60))
+    for at in places:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
-        with pytest.raises(LedgerError):
+        try:
             check_backup(path)
+        except LedgerError:
+            refused += 1
+        else:
+            # A few bits of gzip carry nothing: a copy from an equal text elsewhere, padding.
+            assert gzip.decompress(path.read_bytes()) == content
+    assert refused > len(places) * 0.8
 
 
 @pytest.mark.parametrize(
