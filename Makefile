@@ -29,10 +29,12 @@ test: lint docs ## everything CI asks for on the default release
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
 # It takes two hours, so a failure does not keep the other parts from running; the last line names all.
-test-all: ## test, slow unit tests and fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05
+test-all: ## test, slow unit tests, all examples and fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05
 	@failed=; \
 	$(MAKE) --no-print-directory test || failed="$$failed test"; \
 	$(STEP) "slow unit tests" $(PYTEST) -q -m "slow and not cluster" tests/unit tests/tui || failed="$$failed slow"; \
+	SLURMKIT_TEST_ALL_EXAMPLES=1 $(STEP) "all examples" $(PYTEST) -q -n 2 -m "hypothesis and not cluster" \
+	    tests/unit tests/tui || failed="$$failed examples"; \
 	$(MAKE) --no-print-directory fuzz || failed="$$failed fuzz"; \
 	for release in $(OTHER_RELEASES); do \
 	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= SLOW=1 || failed="$$failed $$release"; done; \

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from examples import examples
 from hypothesis import settings
 
 from slurmkit.config.files import set_default_cluster
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Timing never fails a test, and a busy machine is slow.
-settings.register_profile("house", deadline=None)
+settings.register_profile("house", deadline=None, max_examples=examples(100))
 settings.load_profile("house")
 
 

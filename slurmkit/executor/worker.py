@@ -98,11 +98,12 @@ class Task:
         return 1 if self.failed else 0
 
     def _tidy(self) -> None:
-        """Remove the saved states of calls that have a result."""
+        """Remove the saved states of calls that have a result, and what a kill left of others."""
         states = os.path.join(self.folder, STATES)
-        left = {str(index) for index, _ in self.left}
-        for name in set(os.listdir(states)).intersection(self._own) - left:
-            os.unlink(os.path.join(states, name))
+        done = set(self._own) - {str(index) for index, _ in self.left}
+        for name in os.listdir(states):
+            if name.removeprefix(".").partition("-")[0] in done:
+                os.unlink(os.path.join(states, name))
 
     def _some(self) -> None:
         """Let one child process make calls until all are made or the child has died."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from cluster_lab import Lab
+from waiting import wait_for
 
 TORCH = """
 import os, socket, torch, torch.distributed as dist
@@ -48,19 +47,22 @@ class Place:
         return self.log(job_id)
 
     def wait(self, job_id: str) -> None:
-        deadline = time.monotonic() + 600  # of what hangs; a busy machine takes its time
-        while self.lab.run("squeue", "-h", "-t", "PD,R,CG", "-j", job_id, check=False).stdout:
-            assert time.monotonic() < deadline, job_id
-            time.sleep(0.5)
+        def has_ended() -> bool:
+            said = self.lab.run("squeue", "-h", "-j", job_id, check=False)
+            # A slurmctld that does not answer in time has no row, either.
+            return not said.stdout and (said.returncode == 0 or "Invalid job id" in said.stderr)
+
+        wait_for(has_ended, seconds=600)
 
     def log(self, job_id: str) -> str:
         return self.lab.run("cat", f"{self.folder}/slurm-{job_id}.out").stdout
 
     def ranks(self, job_id: str, size: int, nodes: int) -> set[str]:
         """The ports of a job whose ranks have all met, evenly on its nodes."""
-        rows = [line.split() for line in self.end(job_id).splitlines() if line.count(" ") == 4]
+        log = self.end(job_id)
+        rows = [line.split() for line in log.splitlines() if line.count(" ") == 4]
         rows = [row for row in rows if row[1].isdigit()]
-        assert sorted(int(rank) for _, rank, *_ in rows) == list(range(size)), rows
+        assert sorted(int(rank) for _, rank, *_ in rows) == list(range(size)), log
         assert {int(total) for *_, total, _ in rows} == {sum(range(size))}
         hosts = [host for host, *_ in rows]
         assert {hosts.count(host) for host in set(hosts)} == {size // nodes}

@@ -10,8 +10,6 @@ import pytest
 
 from slurmkit.config.check import inspect_configuration
 
-pytestmark = pytest.mark.sql
-
 TEXT = (Path(__file__).parents[3] / "docs/service.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 

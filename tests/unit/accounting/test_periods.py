@@ -88,6 +88,7 @@ def test_a_window_of_centuries_by_day_is_one_line(books: Ledger) -> None:
         read.usage(books, "0001-01-01", "9999-12-31", by="day,pi", timezone="UTC")
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("suspended", ["charge", "skip"])
 def test_hours_add_up_to_their_days(ledger: Ledger, suspended: str) -> None:
     write_books(
@@ -114,6 +115,7 @@ def test_hours_add_up_to_their_days(ledger: Ledger, suspended: str) -> None:
     assert one.meta.total["gpu_hours"] == hours[3]["gpu_hours"]
 
 
+@pytest.mark.sql
 def test_a_name_given_often_is_one_column(books: Ledger) -> None:
     report = read.usage(books, "2026-11-01", "2026-12-01", by=["pi"] * 1000, timezone="UTC")
     assert [column.name for column in report.columns].count("pi") == 1

@@ -183,6 +183,21 @@ def test_without_a_policy_it_goes_on_at_once(tmp_path: Path) -> None:
     wait_until(lambda: not list(states.iterdir()))  # its tasks end after their last results
 
 
+def test_what_a_kill_left_of_a_state_goes_with_the_others(tmp_path: Path) -> None:
+    """A process killed while it saves one leaves a file with another name."""
+
+    def leave(call: int) -> int:
+        (states,) = tmp_path.rglob("states")
+        (states / f".{call}-c1-4443").touch()
+        return call
+
+    with LocalExecutor(1, folder=tmp_path) as made:
+        futures = made.submit_all(leave, range(12))
+        assert [future.result(PATIENCE) for future in futures] == list(range(12))
+    states = futures[0].log.parent / worker.STATES
+    wait_until(lambda: not list(states.iterdir()))
+
+
 def test_calls_of_this_machine_are_not_asked_with_the_job_around_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from checked_requests import with_partition, with_settings
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planner_lab import Lab
@@ -340,7 +341,7 @@ gpu_requests = st.none() | st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     nodes=st.none() | st.sampled_from([1, 2, 5, "1-4"]),
     ntasks=st.none() | st.sampled_from([2, 7, 128]),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from survive_lab import PACE, WAYS, Slurmctld
@@ -446,7 +447,7 @@ def await_log(slurm: Slurmctld, words: str) -> None:
     wait_until(lambda: words in slurm.log, lambda: slurm.log)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     way=st.sampled_from(WAYS),
     ends=st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 0.7)), min_size=1, max_size=6),

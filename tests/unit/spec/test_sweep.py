@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launcher_lab import lines as launched
@@ -164,7 +165,7 @@ def run_task(job: JobSpec, task: int, size: int = 1001) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), VALUES)
 def test_values_reach_the_command_whatever_they_hold(values: list[str], around: str) -> None:
     plain = around.replace("\x1e", "")

@@ -30,8 +30,6 @@ from sqlalchemy import delete, insert, update
 
 from slurmkit.errors import BadInput
 
-pytestmark = pytest.mark.sql
-
 VOGEL, GARCIA = Scope(frozenset((3,)), frozenset((3,))), Scope(frozenset((4,)), frozenset((4,)))
 
 FIXTURES = (books_of_ended_jobs, stopped_clock)
@@ -40,6 +38,7 @@ FIXTURES = (books_of_ended_jobs, stopped_clock)
 # --- the same entry again -------------------------------------------------------------------------
 
 
+@pytest.mark.sql
 def test_the_same_part_of_a_refund_is_asked_about(books: Ledger) -> None:
     grant(books)
 
@@ -56,6 +55,7 @@ def test_the_same_part_of_a_refund_is_asked_about(books: Ledger) -> None:
     assert row.left_ms == hours(100 - 30 + 5 + 4 + 5 + 5)
 
 
+@pytest.mark.sql
 def test_the_same_hours_to_another_target_are_another_transfer(books: Ledger) -> None:
     source = grant(books)
     first, second = grant(books, 1, holder="genomics"), grant(books, 1, holder="physics")
@@ -95,6 +95,7 @@ def test_a_reference_names_one_change_only(books: Ledger) -> None:
     assert len(allocation_history(books).rows) == 1
 
 
+@pytest.mark.sql
 def test_each_kind_of_change_is_repeated(books: Ledger) -> None:
     one, other = grant(books), grant(books, 1, holder="genomics")
     for step in (
@@ -119,6 +120,7 @@ def test_each_kind_of_change_is_repeated(books: Ledger) -> None:
 # --- transfers from what the ledger has read ------------------------------------------------------
 
 
+@pytest.mark.sql
 def test_a_transfer_needs_a_fresh_ledger(books: Ledger) -> None:
     one, other = grant(books), grant(books, 1, holder="genomics")
     with books.transaction() as connection:
@@ -133,6 +135,7 @@ def test_a_transfer_needs_a_fresh_ledger(books: Ledger) -> None:
         transfer_allocation(books, one, other, hours(1), posting())
 
 
+@pytest.mark.sql
 def test_a_carry_over_needs_a_ledger_that_was_read_after_the_end(books: Ledger) -> None:
     ended, later = grant(books, finish=BEGIN + 10 * DAY), grant(books)
     with books.transaction() as connection:
@@ -265,6 +268,7 @@ def test_running_is_never_more_than_used(ledger: Ledger) -> None:
     assert row.running_ms == row.used_ms
 
 
+@pytest.mark.sql
 def test_a_coordinator_is_the_pi_of_their_account(books: Ledger) -> None:
     with books.transaction() as connection:
         connection.execute(delete(group_owners))
@@ -307,6 +311,7 @@ def test_an_unknown_holder_is_refused(books: Ledger, kind: str, name: str, hint:
     grant(books, holder_kind=kind, holder=name)
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("pi", "vogel"), ("account", "VISION"), ("account", "hpc"), ("pi", "guest")],

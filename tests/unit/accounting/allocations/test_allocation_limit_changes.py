@@ -32,8 +32,6 @@ from sqlalchemy import delete, insert, select, update
 
 from slurmkit.errors import BadInput, DatabaseDown, LedgerError
 
-pytestmark = pytest.mark.sql
-
 FIXTURES = (books_of_two_users, stand_in_slurm, stopped_clock)
 
 
@@ -95,6 +93,7 @@ def transfer_away(books: Ledger, number: int) -> None:
     transfer_allocation(books, number, other, hours(30), posting())
 
 
+@pytest.mark.sql
 def test_a_limit_that_is_not_there_resets_nothing(refusing, slurm) -> None:
     slurm.deaf = True
     slurm.qos["alloc_vogel"][0] = 5000
@@ -236,6 +235,7 @@ def test_a_project_that_is_gone_gets_no_hours_back(books, slurm, configure) -> N
     assert slurm.qos["alloc_llm"][0] == 70 * 60
 
 
+@pytest.mark.sql
 def test_a_pi_of_another_name_gets_no_hours(books: Ledger, slurm: StandInSlurm) -> None:
     grant(books, holder_kind="pi", holder="vogel")
     grant(books, 7, holder_kind="pi", holder="Garcia")
@@ -298,6 +298,7 @@ def test_a_date_that_comes_reaches_slurm_on_a_busy_cluster(books, slurm, monkeyp
     assert slurm.accounts["vision"][0] == 500
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("source", ["jobs.csv", "retry"])
 def test_only_sacct_makes_a_ledger_fresh(books, slurm, monkeypatch, source: str) -> None:
     grant(books)

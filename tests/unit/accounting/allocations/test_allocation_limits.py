@@ -38,6 +38,7 @@ from slurmkit.errors import BadInput, LedgerError
 FIXTURES = (books_of_two_users, stand_in_slurm, stopped_clock)
 
 
+@pytest.mark.sql
 def test_the_limit_is_what_slurm_counted_and_what_is_left(books: Ledger, slurm) -> None:
     grant(books)
     assert applied(books, slurm) == ["set"]
@@ -142,6 +143,7 @@ def test_a_missing_flag_is_set_with_an_equal_limit(books: Ledger, slurm: StandIn
     assert "Flags+=NoDecay" in slurm.changes[-1]
 
 
+@pytest.mark.sql
 def test_a_limit_that_a_site_set_by_hand_is_named(books: Ledger, slurm: StandInSlurm) -> None:
     grant(books)
     slurm.accounts["vision"][0] = 9000

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.allocations.pace import (
@@ -126,7 +127,7 @@ def test_weekdays_are_kept() -> None:
     assert pace.left_then_ms == (930,) * 5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(0, 100), max_size=60), st.integers(-50, 5000))
 def test_a_range_is_in_order(daily: list[int], left: int) -> None:
     pace = find_pace(daily, left, NOW)

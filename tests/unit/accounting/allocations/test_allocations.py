@@ -51,8 +51,6 @@ from usage_oracle import Job
 
 from slurmkit.errors import BadConfig, BadInput
 
-pytestmark = pytest.mark.sql
-
 ALICE, BOB, VOGEL, GARCIA = (2001, 2002, 2003, 2004)
 MALLORY = 9999
 SCOPES = {
@@ -183,6 +181,7 @@ def test_what_ends_first_is_used_first(books: Ledger) -> None:
     assert (left(books, short), left(books, open_end)) == (0, 100 - 17)
 
 
+@pytest.mark.sql
 def test_each_change_is_a_further_row(books: Ledger) -> None:
     with books.transaction() as connection:
         before = connection.execute(select(allocation_entries)).all()
@@ -324,6 +323,7 @@ def test_the_same_change_is_entered_once(books: Ledger) -> None:
         top_up_allocation(books, number, hours(1), posting("other reason", identity="ticket 7"))
 
 
+@pytest.mark.sql
 def test_a_likely_double_entry_is_asked_about(books: Ledger, monkeypatch) -> None:
     number, other = grant(books, 1000), grant(books, 10, holder="genomics")
 
@@ -409,6 +409,7 @@ def test_gpu_types_have_weights_and_shards_may_have_none(ledger: Ledger, configu
     assert any("shard" in note and "weight is unknown" in note for note in one.notes)
 
 
+@pytest.mark.sql
 def test_in_billing(ledger: Ledger) -> None:
     tres = {"alloc_tres": "billing=16,cpu=4", "req_tres": "billing=16,cpu=4"}
     jobs = [
@@ -638,6 +639,7 @@ def test_a_raised_budget_is_topped_up_and_then_known(books: Ledger, tmp_path) ->
     assert granted == {"PI vogel": hours(60), "PI garcia": hours(7)}
 
 
+@pytest.mark.sql
 def test_another_operator_imports_the_same_file(books: Ledger, tmp_path) -> None:
     file = tmp_path / "budgets.toml"
     file.write_text(BUDGET.format(50))
@@ -678,6 +680,7 @@ def test_a_budget_and_its_allocation_count_the_same(books: Ledger, tmp_path, con
     assert old["gpu_hours_left"] == new.left_ms / HOUR_MS
 
 
+@pytest.mark.sql
 def test_rows_of_the_migration_are_those_of_the_schema(ledger: Ledger) -> None:
     """An entry needs its allocation, and an identity is there once."""
     grant(ledger)

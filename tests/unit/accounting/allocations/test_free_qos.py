@@ -23,8 +23,6 @@ from usage_oracle import Job
 from slurmkit.cli.main import cli, run_to_exit_code
 from slurmkit.errors import BadInput, NoSuchJob, Refused, SlurmError
 
-pytestmark = pytest.mark.sql
-
 FIXTURES = (stand_in_slurm, stopped_clock)
 LOWER = AllocationSection(enforce="qos", at_end="lower", free_qos=("scavenger",))
 CONFIG = '[allocation]\nenforce = "qos"\nat_end = "lower"\nfree_qos = ["Scavenger"]\n'
@@ -74,6 +72,7 @@ def test_runs_in_a_free_qos_are_charged_to_no_allocation(books: Ledger, configur
     assert (paid.used_ms, paid.running_ms, paid.reserved_ms) == (42 * hours, 2 * hours, 2 * hours)
 
 
+@pytest.mark.sql
 def test_in_billing(ledger: Ledger, configure) -> None:
     tres = {"alloc_tres": "billing=16,cpu=4", "req_tres": "billing=16,cpu=4"}
     jobs = [
@@ -89,6 +88,7 @@ def test_in_billing(ledger: Ledger, configure) -> None:
     assert vision(ledger).used_ms == 80 * 3_600_000
 
 
+@pytest.mark.sql
 def test_nothing_of_a_free_job_is_given_back(books: Ledger) -> None:
     grant(books)
     with books.transaction() as connection:

@@ -38,8 +38,6 @@ from sqlalchemy import LargeBinary, MetaData, func, insert, select, text
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
 
-pytestmark = pytest.mark.sql
-
 NOW = int(time.time())
 
 
@@ -94,6 +92,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/restored.db"
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_ledger_is_the_same_in_every_table(ledger, kind, tmp_path):
     before = filled(ledger)
@@ -113,6 +112,7 @@ def test_a_restored_ledger_is_the_same_in_every_table(ledger, kind, tmp_path):
         assert checked(there) != before
 
 
+@pytest.mark.sql
 def test_there_and_back_it_is_the_same_file_but_for_its_header(file_ledger, target, tmp_path):
     filled(file_ledger)
     path = backed_up(tmp_path)
@@ -125,6 +125,7 @@ def test_there_and_back_it_is_the_same_file_but_for_its_header(file_ledger, targ
     assert sorted(first[1:-1]) == sorted(second[1:-1])
 
 
+@pytest.mark.sql
 def test_a_backup_under_load_is_the_ledger_of_one_moment(ledger, tmp_path, monkeypatch):
     """Another thread enters jobs while the backup is written, and never has to wait for it."""
     ingest(ledger, runs_of_every_kind(NOW))
@@ -371,6 +372,7 @@ def test_a_backup_of_an_older_schema_is_upgraded(target, tmp_path, monkeypatch):
         pass  # it has the schema of this release
 
 
+@pytest.mark.sql
 def test_an_older_schema_replaces_no_tables_of_others(target):
     with open_for_writing(target) as there:
         with there.transaction() as connection:

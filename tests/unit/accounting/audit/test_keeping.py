@@ -34,8 +34,6 @@ from sqlalchemy import delete, func, insert, select, update
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
 
-pytestmark = pytest.mark.sql
-
 NOW = int(time.time())
 DAY = 86400
 
@@ -63,6 +61,7 @@ def test_good_books_verify_and_have_one_checksum_however_often_they_were_read(le
     assert checked(ledger) != once
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -96,6 +95,7 @@ def test_a_row_that_speaks_of_none_does_not_verify_where_none_looked(file_ledger
     assert wrong == "6 rows of runs refer to ingests that do not exist"
 
 
+@pytest.mark.sql
 def test_usage_can_be_worked_out_anew(ledger):
     ingest(ledger, runs_of_every_kind(NOW))
     good = checked(ledger)
@@ -107,6 +107,7 @@ def test_usage_can_be_worked_out_anew(ledger):
     assert checked(ledger) == good
 
 
+@pytest.mark.sql
 def test_a_new_era_moves_the_usage_of_runs_submitted_since(ledger):
     ingest(ledger, runs_of_every_kind(NOW))
     before = sum_of(ledger, "gpu_seconds")
@@ -121,6 +122,7 @@ def test_a_new_era_moves_the_usage_of_runs_submitted_since(ledger):
         assert set(connection.scalars(used)) == {NOW - 600, NOW - 3 * DAY}
 
 
+@pytest.mark.sql
 def test_what_is_gone_can_be_retracted_and_put_back(ledger):
     slurm = runs_of_every_kind(NOW)
     ingest(ledger, slurm)
@@ -154,6 +156,7 @@ def test_what_cannot_be_retracted(ledger, jobs, cluster, words):
         retract(ledger, jobs, cluster, undo=False, dry_run=False)
 
 
+@pytest.mark.sql
 def test_rejects_are_listed_and_read_again(ledger, monkeypatch):
     slurm = runs_of_every_kind(NOW)
     with monkeypatch.context() as patch:
@@ -171,6 +174,7 @@ def test_rejects_are_listed_and_read_again(ledger, monkeypatch):
     checked(ledger)
 
 
+@pytest.mark.sql
 def test_status_says_how_the_books_stand(ledger, monkeypatch):
     slurm = runs_of_every_kind(NOW)
     ingest(ledger, slurm)
@@ -242,6 +246,7 @@ def test_the_commands_show_it(monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["rows"][0]["cluster"] == "lab"
 
 
+@pytest.mark.sql
 def test_a_checksum_tells_any_fact_of_a_run(ledger):
     ingest(ledger, runs_of_every_kind(NOW))
     with ledger.transaction() as connection:
@@ -255,6 +260,7 @@ def test_a_checksum_tells_any_fact_of_a_run(ledger):
     assert len(seen) == 5
 
 
+@pytest.mark.sql
 def test_no_run_was_suspended_for_longer_than_it_lasted(ledger):
     """A runaway that was put right ends where it began, whatever it was suspended for."""
     day = (NOW - 3 * DAY) // DAY * DAY

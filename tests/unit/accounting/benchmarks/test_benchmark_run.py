@@ -47,8 +47,6 @@ from slurmkit.errors import BadInput, SlurmError
 from slurmkit.state.nodes import NodeChoice, NodeRow, read_nodes
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 PREFLIGHT = '[preflight]\nprogram = "/opt/all_reduce_perf"\n[launch]\nmpi = "pmix"\n'
 ALICE = 2001
 
@@ -352,6 +350,7 @@ def test_each_value_is_stored_once(ledger: Ledger) -> None:
     assert (count.stored, count.known) == (2, 0)
 
 
+@pytest.mark.sql
 def test_what_is_not_stored(ledger: Ledger) -> None:
     write_books(ledger, [])
     with pytest.raises(BadInput, match="the ledger has no cluster 'moon'"):

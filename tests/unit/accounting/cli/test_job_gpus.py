@@ -137,6 +137,7 @@ def running_in_file(file_ledger):
     return store_two_hours(file_ledger)
 
 
+@pytest.mark.sql
 def test_what_gpus_do_now(running):
     """For a job of two days, the last point of its curve was the mean of some hours."""
     busy, idle = read.gpu_use_now(running)
@@ -167,6 +168,7 @@ def test_now_as_a_sparkline(running):
     assert len(shorter.recent) == 20
 
 
+@pytest.mark.sql
 def test_a_sparkline_has_gaps_where_samples_are_missing_and_not_where_they_are_late(ledger):
     start = NOW - 600
     store_runs(ledger, ran(start, 600) | RUNNING)
@@ -181,6 +183,7 @@ def test_a_sparkline_has_gaps_where_samples_are_missing_and_not_where_they_are_l
     assert gpu.busiest == 50
 
 
+@pytest.mark.sql
 def test_now_of_some_jobs(ledger):
     start = NOW - 600
     ids = {1: "1", 2: "5_1", 3: "5_2", 4: "6+0"}
@@ -210,6 +213,7 @@ def test_now_of_some_jobs(ledger):
         read.gpu_use_now(ledger, seconds=59)
 
 
+@pytest.mark.sql
 def test_before_the_last_hour_the_curve_says_what_was(running):
     """`report idle --minutes 120` looks further back than samples are kept."""
     with running.transaction() as connection:

@@ -42,8 +42,6 @@ from waiting import PATIENCE, wait_until
 from slurmkit.errors import BadConfig, SlurmError
 from slurmkit.state.gres import HoldingJob
 
-pytestmark = pytest.mark.sql
-
 RECORDED = Path(__file__).parents[3] / "recorded" / "gpu_exporter"
 INTERVAL = 30
 NOW = lately()
@@ -303,6 +301,7 @@ def lab(ledger) -> Lab:
     return Lab(ledger)
 
 
+@pytest.mark.sql
 def test_a_job_is_measured_from_its_start_to_its_end(lab):
     lab.rounds(START + 30, END + 1)
     lab.finish()
@@ -334,6 +333,7 @@ def test_a_service_that_is_restarted_goes_on(lab):
     assert sum(point.samples for point in whole.curve.points()) == 20
 
 
+@pytest.mark.sql
 def test_curves_are_written_each_ten_minutes_and_no_sample_waits_for_it(lab):
     """Each round wrote every curve anew: 115 GB a day with 10,000 GPUs."""
 
@@ -352,6 +352,7 @@ def test_curves_are_written_each_ten_minutes_and_no_sample_waits_for_it(lab):
     assert sum(point.samples for point in lab.uses()["c1"].curve.points()) == 21
 
 
+@pytest.mark.sql
 def test_samples_are_kept_for_an_hour(lab):
     lab.rounds(START + 30, START + 31)
     lab.rounds(START + 4000, START + 4001)
@@ -369,6 +370,7 @@ def test_samples_of_a_service_that_was_away_for_hours_are_not_lost(lab):
     assert lab.uses()["c1"].samples == 10
 
 
+@pytest.mark.sql
 def test_a_sample_that_is_stored_for_an_hour_is_as_it_was_taken(lab):
     lab.nodes.at = START + 30.25
     page = gpu_page(7, busy=0.123456789, watts=61.5, joules=2.0**52 + 1, memory="NaN")
@@ -406,6 +408,7 @@ def test_a_node_that_is_lost_keeps_what_it_said(lab):
     assert run.gpu_energy_joules == 2 * 300 * 600
 
 
+@pytest.mark.sql
 def test_idle_time_stands_for_the_whole_run_as_use_does(lab):
     lab.rounds(START + 30, START + 361, busy=0)
     lab.finish()
@@ -421,6 +424,7 @@ def test_what_covers_less_than_half_of_a_run_is_not_its_use(lab):
     assert lab.uses()["c1"].samples == 7
 
 
+@pytest.mark.sql
 def test_samples_go_before_what_sacct_says(lab):
     lab.rounds(START + 30, END + 1)
     run = job(7, START - 5, START, END, NodeList="c[1-2]")
@@ -447,6 +451,7 @@ def test_a_failed_write_counts_nothing_twice(lab, monkeypatch):
     assert lab.uses()["c1"].samples == 5
 
 
+@pytest.mark.sql
 def test_a_job_that_nobody_runs_there_has_no_samples(lab):
     lab.nodes.at = START + 30.0
     lab.nodes.pages = {"c1": gpu_page(8), "c2": gpu_page(7, gpu=GpuName("GPU-nobody", "", 3))}
@@ -559,6 +564,7 @@ def test_jobs_without_gpus_and_jobs_that_have_ended_are_not_read(lab):
     assert lab.uses() == {}
 
 
+@pytest.mark.sql
 def test_a_shared_gpu_that_is_not_measured_by_process_is_unknown(lab):
     lab.slurm.run_job(8, "c1", START)
     for at in range(START + 30, END + 1, INTERVAL):

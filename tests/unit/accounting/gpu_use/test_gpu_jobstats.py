@@ -21,8 +21,6 @@ from slurmkit_accounting.ingest.steps import update_measured_use
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import func, select
 
-pytestmark = pytest.mark.sql
-
 GIB = 2**30
 NOW = lately()
 # The one that jobstats' documentation shows, with a second GPU.
@@ -137,6 +135,7 @@ def test_a_site_with_jobstats_gets_its_history(ledger):
     assert second.gpu_used_permille is None
 
 
+@pytest.mark.sql
 def test_a_summary_that_is_written_again_replaces_the_first(ledger):
     slurm = FakeSacct(job(1, NOW - 700, NOW - 700, NOW - 100, AdminComment=blob(SUMMARY)))
     ingest(ledger, slurm)
@@ -148,6 +147,7 @@ def test_a_summary_that_is_written_again_replaces_the_first(ledger):
     assert use.mean == 0.5
 
 
+@pytest.mark.sql
 def test_a_summary_of_a_run_whose_start_is_corrected_is_there_once(ledger):
     comment = blob(SUMMARY)
     slurm = FakeSacct(job(1, NOW - 900, NOW - 700, NOW - 100, AdminComment=comment))

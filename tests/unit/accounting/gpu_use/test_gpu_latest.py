@@ -12,8 +12,6 @@ from slurmkit_accounting.gpu_use.samples import GpuReading
 from slurmkit_accounting.ledger.schema.runs import clusters
 from sqlalchemy import insert
 
-pytestmark = pytest.mark.sql
-
 NOW = 1_793_491_200
 NODES, GPUS, ROUNDS = 5, 4, 70
 Stored = dict[tuple[int, str, int], list[RecentSample]]

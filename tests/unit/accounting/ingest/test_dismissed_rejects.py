@@ -26,8 +26,6 @@ from sqlalchemy import func, select
 
 from slurmkit.cli.main import run_to_exit_code
 
-pytestmark = pytest.mark.sql
-
 FIELDS = "JobIDRaw,User,Submit,Start,End,State"
 
 
@@ -93,6 +91,7 @@ def test_what_cannot_be_dismissed(noisy, capsys, argv, words):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.sql
 def test_reports_no_longer_count_dismissed_lines_and_neither_does_the_next_ingest(ledger):
     """Finding newcomer A7."""
     slurm = FakeSacct(job(1, 1_793_500_000, "soon", 1_793_500_300))
@@ -181,6 +180,7 @@ def test_a_run_counts_once_its_line_can_be_read_though_it_was_dismissed(ledger):
     assert row["jobs"] == 1
 
 
+@pytest.mark.sql
 def test_a_line_of_a_file_that_was_dismissed_counts_again_once_sacct_itself_prints_it(ledger):
     """Finding accounting 11: it is no line of a wrong file then."""
     bad = job(1, 1_793_500_000, "soon", 1_793_500_300)

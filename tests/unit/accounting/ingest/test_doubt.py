@@ -11,8 +11,6 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import select
 
-pytestmark = pytest.mark.sql
-
 NOW = int(time.time())
 DAY = 86400
 NODES = (
@@ -27,6 +25,7 @@ def doubts(ledger: Ledger) -> list[str | None]:
         return list(found.scalars())
 
 
+@pytest.mark.sql
 def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
     odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
               ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
@@ -39,6 +38,7 @@ def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
     ]
 
 
+@pytest.mark.sql
 def test_more_gpus_than_the_nodes_of_a_run_have_are_doubtful(ledger):
     def held(number: int, nodes: str, gpus: str, end: int | None = NOW - 9) -> dict:
         tres = f"cpu=4,node=1,{gpus}"

@@ -32,8 +32,6 @@ from sqlalchemy import func, select
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
-pytestmark = pytest.mark.sql
-
 T = 1_700_000_000
 NOVEMBER, DECEMBER = 1_698_796_800, 1_701_388_800
 FIELDS = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS,AllocTRES,JobName"
@@ -78,6 +76,7 @@ def counts(done: IngestedFile) -> tuple[int, int, int, int]:
     return (done.entered.read, done.entered.new, done.entered.changed, done.entered.rejected)
 
 
+@pytest.mark.sql
 def test_a_file_becomes_runs_and_usage_and_again_changes_nothing(ledger):
     text = line(1) + line(2, State="CANCELLED by 77", AllocTRES=TRES.replace("2", "4"))
     done = load(ledger, text)
@@ -95,6 +94,7 @@ def test_a_file_becomes_runs_and_usage_and_again_changes_nothing(ledger):
     assert [row["source"] for row in everything(ledger, ingests)] == ["dump.txt"] * 2
 
 
+@pytest.mark.sql
 def test_the_last_field_takes_the_rest_of_the_line_and_of_its_lines(ledger):
     names = ["a|b||c", "two\nlines", "\x1b[2J", "caf\ufffd", "odd\n\x0bend|x"]
     text = "".join(line(n, JobName=name) for n, name in enumerate(names, 1)).encode()
@@ -103,6 +103,7 @@ def test_the_last_field_takes_the_rest_of_the_line_and_of_its_lines(ledger):
     assert everything(ledger, rejects) == []
 
 
+@pytest.mark.sql
 def test_rows_may_lie_across_blocks(ledger, monkeypatch):
     monkeypatch.setattr("slurmkit_accounting.sacct.file._BLOCK", 37)
     names = ["plain", "two\nlines\nand three", "end"]
@@ -319,6 +320,7 @@ def open_gpu_seconds(ledger: Ledger, now: int) -> int:
     return sum(sums[SUM_INDEX["gpu_seconds"]] for sums in found.values())
 
 
+@pytest.mark.sql
 def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkeypatch):
     running = line(1, End="Unknown", State="RUNNING")
     load(ledger, running + line(2, Start=T + 500, End=T + 900, AllocTRES="cpu=1"))
@@ -336,6 +338,7 @@ def test_a_run_without_an_end_counts_to_the_last_time_in_its_file(ledger, monkey
     assert everything(ledger)[0]["gone_since"] == T + 9000
 
 
+@pytest.mark.sql
 def test_rejects_of_a_file_are_read_again_as_the_file_was(ledger, monkeypatch):
     fields = "JobIDRaw,Submit,Start,End,State,AllocTRES,JobName"
     row = "{}|2023-11-14T22:00:00|2023-11-14T22:00:10|{}|{}|" + TRES + "|a\x1fb|c\n"
@@ -366,6 +369,7 @@ def node_hours(ledger: Ledger, form: str) -> str:
     return next(csv.DictReader(text.splitlines()))["node_hours"]
 
 
+@pytest.mark.sql
 def test_node_hours_are_unknown_where_a_file_tells_of_no_nodes(ledger, capsys):
     """Finding newcomer A5."""
     fields = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS"
@@ -413,6 +417,7 @@ def test_a_file_is_no_proof_that_all_is_there_and_its_gpus_are_of_their_being_tr
     ]
 
 
+@pytest.mark.sql
 def test_the_gpu_hours_of_a_file_that_tells_of_none_are_not_known(ledger):
     load(ledger, line(1, AllocTRES="cpu=1"))
     found = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
@@ -471,6 +476,7 @@ def test_a_month_whose_begin_sacct_was_not_asked_for_is_not_closed(ledger, monke
     assert closed.new
 
 
+@pytest.mark.sql
 def test_a_row_of_a_file_that_cannot_be_counted_is_rejected_alone(ledger, monkeypatch):
     """Finding security H2."""
     odd = TRES.replace("a100=2", "a100=NONE")

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from databases import KINDS, emptied
+from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -319,7 +320,7 @@ def test_the_books_say_what_slurmdbd_says(kind: str, tmp_path) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         cluster,
         settings=settings(
-            max_examples=5 if kind == "postgresql" else 20,
+            max_examples=examples(5 if kind == "postgresql" else 20),
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -29,8 +29,6 @@ from sqlalchemy import func, select, text
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 NOW = lately()
 DAY = 86400
 
@@ -180,6 +178,7 @@ def test_an_ingest_that_was_cut_off_is_gone_on_with(ledger, monkeypatch):
     assert done.window[0] == fifth - OVERLAP_SECONDS
 
 
+@pytest.mark.sql
 def test_a_window_that_is_too_much_is_halved(ledger, monkeypatch):
     slurm = FakeSacct(job(1, NOW - 9, NOW - 9, NOW))
     whole = slurm.stream
@@ -195,6 +194,7 @@ def test_a_window_that_is_too_much_is_halved(ledger, monkeypatch):
     assert covered(ledger) == (NOW - 3 * DAY, everything(ledger, ingests)[0]["window_to"])
 
 
+@pytest.mark.sql
 def test_the_future_cannot_be_read(ledger):
     with pytest.raises(BadInput, match="--since is in the future"):
         ingest(ledger, FakeSacct(), since=int(time.time()) + 3600)
@@ -248,6 +248,7 @@ def test_an_open_run_is_asked_for_by_id_also_when_another_run_of_its_job_is_in_t
     assert [row["end"] for row in everything(ledger)] == [old + 60, None]
 
 
+@pytest.mark.sql
 def test_only_open_runs_are_marked_as_seen_and_that_is_no_change(ledger, at, monkeypatch):
     slurm = FakeSacct(job(1, NOW - 9, NOW - 9, None), job(2, NOW - 9, NOW - 9, NOW))
     for moment in (NOW, NOW + 60):
@@ -264,6 +265,7 @@ def test_each_run_of_a_requeued_job_is_a_row(ledger):
     assert [row["db_index"] for row in everything(ledger)] == [50, 51, 52]
 
 
+@pytest.mark.sql
 def test_without_dbindex_a_run_is_its_job_and_submit_time(ledger):
     slurm = FakeSacct(
         job(1, NOW - 100, NOW - 90, NOW - 80, DBIndex=""),
@@ -286,6 +288,7 @@ def test_a_dbindex_of_64_bits_comes_back_as_it_was(ledger):
     assert everything(ledger)[0]["db_index"] == big
 
 
+@pytest.mark.sql
 def test_rejects_are_kept_once_with_their_reason(ledger):
     slurm = FakeSacct(job(1, NOW - 9, NOW - 9, NOW), job(2, NOW - 9, "soon", NOW))
     slurm.junk = "sacct: a warning\n"
@@ -344,6 +347,7 @@ def test_one_ingest_at_a_time(ledger):
     assert counts(ingest(ledger, FakeSacct())) == (0, 0, 0, 0)
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize(
     ("tracked", "tracks"),
     [
@@ -372,6 +376,7 @@ def test_the_counts_are_kept_with_the_ingest(ledger):
     assert [one[f"rows_{name}"] for name in ("read", "new", "changed", "rejected")] == [2, 1, 0, 1]
 
 
+@pytest.mark.sql
 def test_a_name_with_quotes_and_control_characters_is_stored_as_it_is(ledger):
     name = "'; DROP TABLE runs; --\n\x1b[2J\u202e"
     ingest(ledger, FakeSacct(job(1, NOW - 9, NOW - 9, NOW, JobName=name)))
@@ -380,6 +385,7 @@ def test_a_name_with_quotes_and_control_characters_is_stored_as_it_is(ledger):
         assert connection.scalar(text("SELECT count(*) FROM runs")) == 1
 
 
+@pytest.mark.sql
 def test_a_run_that_sacct_shows_no_more_is_kept_as_gone_and_comes_back(ledger):
     ended, still = job(1, NOW - 90, NOW - 90, NOW - 50), job(2, NOW - 90, NOW - 90, None)
     slurm = FakeSacct(ended, still)
@@ -395,6 +401,7 @@ def test_a_run_that_sacct_shows_no_more_is_kept_as_gone_and_comes_back(ledger):
     assert [row["gone_since"] is None for row in everything(ledger)] == [True, False]
 
 
+@pytest.mark.sql
 def test_the_row_of_a_pending_array_retires_when_its_tasks_appear(ledger):
     meta = job(5, NOW - 90, None, None, JobID="5_[1-2]", State="PENDING", AllocTRES="")
     slurm = FakeSacct(meta)
@@ -458,6 +465,7 @@ def test_no_suspended_time_lies_where_the_run_was_not(ledger):
                 )
 
 
+@pytest.mark.sql
 def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledger):
     slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
     ingest(ledger, slurm)
@@ -525,6 +533,7 @@ def test_a_suspension_that_cannot_be_read_stops_no_ingest(ledger, monkeypatch):
     assert tuple(row.values())[1:] == (NOW - 90, 70, 16)
 
 
+@pytest.mark.sql
 def test_steps_say_what_was_used(ledger):
     run = job(1, NOW - 90, NOW - 90, NOW - 50)
     slurm = FakeSacct(run)
@@ -550,6 +559,7 @@ def test_steps_say_what_was_used(ledger):
     assert len(everything_of(ledger, steps)) == 3
 
 
+@pytest.mark.sql
 def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     first = job(1, NOW - 900, NOW - 890, NOW - 500, DBIndex=1, State="NODE_FAIL")
     second = job(1, NOW - 499, NOW - 400, NOW - 300, DBIndex=2, State="PREEMPTED")
@@ -570,6 +580,7 @@ def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
     assert not any(row["redone"] for row in everything(ledger))
 
 
+@pytest.mark.sql
 def test_a_row_that_cannot_be_counted_keeps_no_other_row_out(ledger, monkeypatch):
     """Finding security H2."""
     odd = TRES.replace("a100=2", "a100=1.5")

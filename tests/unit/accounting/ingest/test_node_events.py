@@ -24,8 +24,6 @@ from sqlalchemy import select
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, SlurmError
 
-pytestmark = pytest.mark.sql
-
 HOUR = 3600
 NOW = lately()
 TRES = "cpu=64,mem=512000M,billing=64,gres/gpu=8,gres/gpu:a100=8"
@@ -109,6 +107,7 @@ def test_a_line_that_comes_twice_counts_once() -> None:
     assert [(event.end, event.reason) for event in parse_node_events(text)] == [(2, "y")]
 
 
+@pytest.mark.sql
 def test_what_slurmdbd_kept_before_the_first_such_ingest_is_taken_over(ledger: Ledger) -> None:
     """A ledger of an earlier release has runs, and no outage."""
     slurm = FakeSacct()
@@ -143,6 +142,7 @@ def test_an_ingest_keeps_outages_and_sees_their_end(ledger: Ledger) -> None:
     assert stored(ledger) == [*ended, ("c1", NOW - 890, NOW - 10, ECC)]
 
 
+@pytest.mark.sql
 def test_what_slurmdbd_has_purged_stays_and_has_ended(ledger: Ledger) -> None:
     slurm = FakeSacct()
     slurm.events = line(NOW - 900, NOW - 800, "old") + line(NOW - 700, None, "forgotten")
@@ -154,6 +154,7 @@ def test_what_slurmdbd_has_purged_stays_and_has_ended(ledger: Ledger) -> None:
     assert forgotten[2] is not None
 
 
+@pytest.mark.sql
 def test_an_ingest_goes_on_where_events_are_private(ledger: Ledger) -> None:
     slurm = FakeSacct()
     slurm.events = line(NOW - 900, None, "still out")
@@ -167,6 +168,7 @@ def known_nodes(*names: str) -> str:
     return "".join(f"NodeName={name} Arch=x86_64 State=IDLE\n" for name in names)
 
 
+@pytest.mark.sql
 def test_the_outage_of_a_node_that_is_no_longer_in_slurm_conf_ends(ledger: Ledger) -> None:
     """slurmdbd shows it open for ever."""
     slurm = FakeSacct()
@@ -256,6 +258,7 @@ def test_what_a_reason_names(reason: str, faults: list[tuple[str, str]]) -> None
 # --- the report -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sql
 def test_hours_within_the_window_times_gpus(ledger: Ledger) -> None:
     write_events(
         ledger,

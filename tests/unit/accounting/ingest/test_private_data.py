@@ -13,8 +13,6 @@ from sqlalchemy import select
 
 from slurmkit.errors import SlurmError
 
-pytestmark = pytest.mark.sql
-
 NOW = lately()
 DAY = 86400
 
@@ -65,6 +63,7 @@ def test_a_ledger_of_ones_own_has_ones_own_runs_and_says_so(ledger, private):
     assert load_ledger_status(ledger).clusters[0].only_user is None
 
 
+@pytest.mark.sql
 def test_a_ledger_of_everybodys_runs_stays_one(ledger, private):
     private.private = "none"
     ingest(ledger, private)

@@ -21,8 +21,6 @@ from sqlalchemy import select
 
 from slurmkit.cli.main import run_to_exit_code
 
-pytestmark = pytest.mark.sql
-
 NOW = lately()
 DAY = 86400
 FIELDS = ("DBIndex", "JobIDRaw", "User", "Submit", "Start", "End", "State", "AllocTRES")
@@ -85,6 +83,7 @@ def test_an_accounting_database_that_was_set_up_anew_overwrites_no_run(ledger):
     assert "of lab was set up anew: 5 DBIndexes belong to several jobs; all are kept" in note
 
 
+@pytest.mark.sql
 def test_two_dumps_with_one_dbindex_are_two_runs(ledger):
     """Finding security H1, from files."""
     load(ledger, dump((1, 10, "alice", T), hours=48))
@@ -123,6 +122,7 @@ def test_two_jobs_of_sacct_itself_never_differ_by_a_time_zone(ledger):
     assert gpu_hours(ledger) == {"alice": 20.0, "bob": pytest.approx(600 * 2 / 3600)}
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("turned", [False, True])
 def test_an_earlier_state_of_a_run_in_the_same_file_changes_nothing(ledger, turned):
     """As of two dumps that were joined in the wrong order."""
@@ -155,6 +155,7 @@ def test_a_file_that_was_read_in_a_wrong_time_zone_is_put_right_by_reading_it_ag
     assert run["submit"] == T + 10 * 3600 + 7
 
 
+@pytest.mark.sql
 def test_sacct_finds_a_run_whose_file_was_read_in_a_wrong_time_zone(ledger):
     """It is neither stored twice nor taken for gone."""
     at = NOW - 7200
@@ -191,6 +192,7 @@ def test_a_run_of_the_hour_that_the_clock_shows_twice_is_one(ledger, submit, in_
         assert (again.new, again.changed) == (0, 0)
 
 
+@pytest.mark.sql
 def test_two_runs_of_the_hour_that_the_clock_shows_twice_stay_two(ledger):
     """The job was requeued to the second an hour later."""
     load(ledger, dump((1, 10, "alice", FIRST), (2, 10, "alice", SECOND)))
@@ -198,6 +200,7 @@ def test_two_runs_of_the_hour_that_the_clock_shows_twice_stay_two(ledger):
     assert [row["submit"] for row in stored(ledger)] == [FIRST, SECOND]
 
 
+@pytest.mark.sql
 def test_sacct_says_which_of_two_times_a_file_meant(ledger):
     load(ledger, TWICE, "Europe/Berlin", TWICE_FIELDS)
     row = job(10, SECOND, SECOND + 60, SECOND + 660)
@@ -228,6 +231,7 @@ def test_a_reject_is_not_settled_by_a_run_that_was_submitted_after_it(ledger, mo
     assert [row["read_since"] for row in stored(ledger, rejects)] == [None]
 
 
+@pytest.mark.sql
 def test_a_run_whose_submit_cannot_be_read_any_more_is_not_gone(ledger):
     good = job(1, NOW - 100, NOW - 90, None)
     slurm = FakeSacct(good)

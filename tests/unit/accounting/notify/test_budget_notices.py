@@ -107,6 +107,7 @@ def test_a_refused_notice_is_told_of_later(ledger: Ledger, inbox: Inbox) -> None
     assert told(ledger) == [DeliveryOutcome.SENT]
 
 
+@pytest.mark.sql
 def test_an_unknown_notifier(ledger: Ledger, configure: Callable[[str], None]) -> None:
     used(ledger, 9)
     configure('[notify]\nby = ["pigeon"]\n')

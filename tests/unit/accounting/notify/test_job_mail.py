@@ -32,8 +32,6 @@ from waiting import PATIENCE
 
 from slurmkit.errors import BadConfig, NotSent
 
-pytestmark = pytest.mark.sql
-
 
 @pytest.fixture
 def lab(ledger: Ledger, tmp_path: Path, configure: Callable[[str], None]) -> Iterator[Lab]:
@@ -127,6 +125,7 @@ def test_a_job_of_another_cluster_is_not_taken_for_one_of_this(lab: Lab) -> None
     assert "Completed, after 00:10:00 (source: slurmctld)." in text_of(lab.mails[0])
 
 
+@pytest.mark.sql
 def test_an_earlier_run_of_the_job_is_not_taken_for_this_one(lab: Lab) -> None:
     lab.end("12", "COMPLETED")
     store_runs(lab.ledger, ran(NOW - 90_000, 600, db_index=12, **MEASURED))
@@ -325,6 +324,7 @@ def test_an_array_that_does_not_end_is_told_of_after_a_day(lab: Lab) -> None:
     assert lab.subjects == ["Array 12 (train): 3 completed, the others have not ended yet"]
 
 
+@pytest.mark.sql
 def test_slurms_own_summary_of_an_array_is_one_mail(lab: Lab) -> None:
     for task in (1, 2):
         lab.end(f"12_{task}", "COMPLETED", JobIDRaw=str({1: 13, 2: 12}[task]))
@@ -403,6 +403,7 @@ def wants(lab: Lab, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     change_mail_settings(lab.ledger, uid=10011, **settings)
 
 
+@pytest.mark.sql
 def test_who_wants_no_mails_gets_none(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     wants(lab, monkeypatch, mails="never")
     lab.event(12, "Failed")
@@ -422,6 +423,7 @@ def test_who_wants_failures_only_gets_those(lab: Lab, monkeypatch: pytest.Monkey
     assert lab.subjects == ["Job 13 (train) ran into its time limit"]
 
 
+@pytest.mark.sql
 def test_the_mail_of_a_day(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     wants(lab, monkeypatch, mails="daily")
     lab.end("12", "FAILED", "3:0")
@@ -648,6 +650,7 @@ def test_an_event_is_in_one_mail_whoever_is_first(
     assert lab.waiting == 0
 
 
+@pytest.mark.sql
 def test_a_mail_server_that_is_away_is_not_tried_for_everybody(lab: Lab) -> None:
     lab.inbox.data = "451 later"
     for number in range(9):

@@ -92,6 +92,7 @@ USUAL = (
 )
 
 
+@pytest.mark.sql
 def test_each_user_has_their_own(users: Users, ledger: Ledger) -> None:
     assert users.settings(ALICE) == USUAL
     users.settings(ALICE, "--mails", "daily")

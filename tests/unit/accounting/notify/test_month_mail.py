@@ -101,6 +101,7 @@ def test_a_pi_is_told_what_is_left_of_their_allocations(inbox: Inbox) -> None:
         assert other not in html
 
 
+@pytest.mark.sql
 def test_who_has_left_gets_no_mail_where_somebody_else_may_be_now(
     books: Ledger, inbox: Inbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_who_has_left_gets_no_mail_where_somebody_else_may_be_now(
     assert inbox.mails == []
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("books")
 def test_an_address_that_no_server_takes_keeps_nobody_else_waiting(
     books: Ledger, inbox: Inbox, capsys: pytest.CaptureFixture[str]

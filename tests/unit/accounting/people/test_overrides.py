@@ -23,8 +23,6 @@ from sqlalchemy import insert, select
 from slurmkit.errors import BadConfig, SlurmError
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 BERLIN = find_zone("Europe/Berlin")
 KNOWN = Directory(
     (person("alice"), person("vogel"), person("chen")),
@@ -130,6 +128,7 @@ class TestKeeping:
         with ledger.transaction() as connection:
             assert sorted(connection.scalars(select(eras.c.at))) == [100, 200]
 
+    @pytest.mark.sql
     def test_what_the_file_does_not_say_any_more_never_was(self, ledger):
         said(ledger, 1000, self.EVE)
         assert said(ledger, 2000, self.EVE) == []
@@ -161,6 +160,7 @@ class TestCoordinators:
 
         assert read_coordinators(FakeSlurm({"sacctmgr": sacctmgr})) == {"here": ONE, "there": ONE}
 
+    @pytest.mark.sql
     def test_those_heard_of_first_always_were_it_and_the_next_one_is_from_then_on(self, ledger):
         assert said(ledger, 1000, coordinators={"here": ONE})[-1] == (
             "coordinator added: chen of lab in here"
@@ -171,6 +171,7 @@ class TestCoordinators:
         ]
         assert [pi(ledger, at, "lab") for at in (5, 1999, 2000)] == ["chen", "chen", "vogel"]
 
+    @pytest.mark.sql
     def test_a_coordinator_of_another_account_is_from_then_on(self, ledger):
         said(ledger, 1000, coordinators={"here": ONE})
         said(ledger, 2000, coordinators={"here": ONE | {Coordinator("new", "vogel")}})
@@ -181,6 +182,7 @@ class TestCoordinators:
         assert said(ledger, 2000) == []
         assert pi(ledger, 3000, "lab") == "chen"
 
+    @pytest.mark.sql
     def test_the_only_cluster_may_be_new(self, ledger):
         said(ledger, 1000, coordinators={"new": ONE})
         with ledger.transaction() as connection:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from entries import group, person
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -78,7 +79,9 @@ def expected(said: Directory, one: PersonEntry, account: str) -> str:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(said=st.lists(directories(), min_size=1, max_size=4))
 def test_nothing_that_is_said_later_changes_whose_a_job_was(books, said):

@@ -27,8 +27,6 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import DirectoryError
 
-pytestmark = pytest.mark.sql
-
 DAY = 86400
 UTC = find_zone("UTC")
 NOVEMBER = UTC.epoch("2026-11-01")
@@ -82,6 +80,7 @@ def test_the_first_sync_is_true_from_the_beginning(ledger):
     assert [row[1:] for row in dated(ledger, memberships)] == [(0, None), (0, None)]
 
 
+@pytest.mark.sql
 def test_syncing_again_changes_nothing(ledger):
     sync(ledger, 5, *EVERYBODY, VISION, CLIMATE)
     before = [dated(ledger, table) for table in (people, usernames, uids, memberships)]
@@ -89,6 +88,7 @@ def test_syncing_again_changes_nothing(ledger):
     assert [dated(ledger, table) for table in (people, usernames, uids, memberships)] == before
 
 
+@pytest.mark.sql
 def test_a_dry_run_says_the_same_and_changes_nothing(ledger):
     told = sync(ledger, 5, ALICE, VOGEL, VISION, dry_run=True)
     assert dated(ledger, people) == []
@@ -111,6 +111,7 @@ def test_changes_are_named(ledger):
     ]
 
 
+@pytest.mark.sql
 def test_who_is_gone_is_closed_and_kept_and_may_come_back(ledger):
     sync(ledger, 5, ALICE, VOGEL, VISION)
     sync(ledger, 10, VOGEL, VISION)
@@ -202,6 +203,7 @@ def test_case_does_not_tell_accounts_and_groups_apart(ledger, account):
     assert by_pi(ledger, run(5, account=account)) == {"vogel": 1}
 
 
+@pytest.mark.sql
 def test_a_group_is_shown_as_the_directory_spells_it(ledger):
     upper = group("Vision", "uid=alice", owners=("vogel",), directory_id="id-vision")
     assert "group added: Vision" in sync(ledger, 1, ALICE, VOGEL, upper)
@@ -238,6 +240,7 @@ def test_a_stranger_is_unmapped(ledger, user):
     assert by_pi(ledger, run(5), run(5, user=user)) == {"vogel": 1, "unmapped": 1}
 
 
+@pytest.mark.sql
 def test_a_group_without_a_pi_leaves_the_account(ledger):
     sync(ledger, 1, *EVERYBODY, group("vision", "uid=alice"))
     assert by_pi(ledger, run(5)) == {"vision": 1}
@@ -294,6 +297,7 @@ class TestEras:
         assert sync(ledger, 8, person("alice", mail="a@new.example"), VOGEL, VISION)
         assert stored_eras(ledger) == []
 
+    @pytest.mark.sql
     def test_usage_of_jobs_submitted_since_is_counted_under_it(self, ledger):
         sync(ledger, 1, *EVERYBODY, VISION)
         store_runs(ledger, *(ran(day(on) + 100, 3600) for on in (5, 15)))
@@ -310,6 +314,7 @@ class TestNestedGroups:
     def outer(self, *members: str) -> GroupEntry:
         return group("outer", *members, owners=("vogel",))
 
+    @pytest.mark.sql
     def test_a_group_that_is_put_into_another_one_is_one_change(self, ledger):
         sync(ledger, 1, *EVERYBODY, self.INNER, self.outer())
         changes = sync(ledger, 10, *EVERYBODY, self.INNER, self.outer("cn=inner"))
@@ -325,6 +330,7 @@ class TestNestedGroups:
         sync(ledger, 10, VOGEL, BOB, self.INNER, self.outer("cn=inner"))
         assert by_pi(ledger, run(3, user="bob", account="outer")) == {"vogel": 1}
 
+    @pytest.mark.sql
     def test_many_groups_in_a_circle_keep_few_rows(self, ledger):
         staff = [person(f"p{n}", uid=n) for n in range(100)]
         ring = [group(f"g{n}", f"uid=p{n}", f"cn=g{(n + 1) % 100}") for n in range(99)]
@@ -345,6 +351,7 @@ class TestDepartments:
         sync(ledger, 10, person("alice", department="Physics"), VOGEL, VISION)
         assert self.of_alice(ledger, 1, 12) == ["Physics", "Physics"]
 
+    @pytest.mark.sql
     def test_later_ones_are_from_then_on(self, ledger):
         sync(ledger, 5, person("alice", department="Physics"), VOGEL, VISION)
         moved = person("alice", department="Biology")
@@ -374,6 +381,7 @@ class TestVanishing:
         self.apply(ledger, 5, *self.STAFF)
         assert len(self.apply(ledger, 6, *self.STAFF[2:], max_vanish=0.1).changes) == 2
 
+    @pytest.mark.sql
     def test_of_many_the_first_are_named(self, ledger):
         self.apply(ledger, 5, *self.STAFF)
         with pytest.raises(DirectoryError, match=r"\(p0, p1, p10, p11, p12, ...\)"):

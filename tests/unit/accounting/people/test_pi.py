@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import world
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.ledger.schema.types import metadata
@@ -42,7 +43,9 @@ def always(*what: object) -> Fact:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(given_world=world.worlds(), cluster=st.sampled_from(world.CLUSTERS))
 def test_every_answer_is_the_oracles(connection, given_world, cluster):

@@ -18,8 +18,6 @@ from sqlalchemy import update
 
 from slurmkit.cli.main import run_to_exit_code
 
-pytestmark = pytest.mark.sql
-
 
 @pytest.fixture
 def books(ledger: Ledger) -> Ledger:
@@ -77,6 +75,7 @@ def test_the_files_fit_together(books: Ledger, tmp_path: Path) -> None:
     assert len(list(folder.iterdir())) == 3
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize(
     ("display_name", "row"),
     [
@@ -92,6 +91,7 @@ def test_how_a_name_is_split(books: Ledger, display_name: str, row: list[str]) -
     assert {name: [*more] for name, *more in names}["vogel"] == row
 
 
+@pytest.mark.sql
 def test_the_command(
     books: Ledger,
     tmp_path: Path,

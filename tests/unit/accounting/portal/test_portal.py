@@ -17,6 +17,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from portal_lab import (
@@ -161,7 +162,7 @@ def test_other_reports_are_those_of_the_read_api(lab: PortalLab, user: str, name
     assert told["rows"] == json.loads(json.dumps(list(report.rows)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     user=st.sampled_from(sorted(SCOPES)),
     begin=st.integers(0, 60),
@@ -188,7 +189,7 @@ _MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @example(members=[(1, 1)], owners=(1, 1), deputy=(1, 2), user="bob")
 @given(
     members=_MEMBERS,
@@ -427,6 +428,7 @@ def test_sums_of_one_job_are_views_of_it(module_ledger: Ledger, tmp_path: Path, 
         ]
 
 
+@pytest.mark.sql
 def test_acts_on_idle_gpus_are_views_of_their_owners(ledger: Ledger, tmp_path: Path) -> None:
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     with ledger.transaction() as connection:
@@ -464,6 +466,7 @@ def test_only_owners_of_rows_that_are_shown_are_noted(
     assert len(noted[-1].subjects) > 1
 
 
+@pytest.mark.sql
 def test_views_are_deleted_after_some_days(ledger: Ledger, tmp_path: Path) -> None:
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     with writing(PortalLab(ledger, tmp_path, view_days=30)) as lab:
@@ -638,6 +641,7 @@ def test_the_service_that_fails_tells_the_reader_nothing(
     assert any("secret.db is broken" in line for line in lab.lines)
 
 
+@pytest.mark.sql
 def test_deputies_end_when_the_pi_leaves(ledger: Ledger, tmp_path: Path) -> None:
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     with ledger.transaction() as connection:
@@ -654,6 +658,7 @@ def test_deputies_end_when_the_pi_leaves(ledger: Ledger, tmp_path: Path) -> None
         assert of(connection, 2002, NOW).scope.pis == {2}
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("change", ["active = false", "closed_at = 5"])
 def test_a_session_ends_when_its_person_is_not_there_any_more(
     ledger: Ledger, tmp_path: Path, change: str
@@ -676,6 +681,7 @@ def test_a_session_ends_when_its_person_is_not_there_any_more(
     assert garcia.get("/").status_code == 200
 
 
+@pytest.mark.sql
 def test_an_expired_account_is_refused_by_the_header_and_by_the_service(
     ledger: Ledger, tmp_path: Path
 ) -> None:

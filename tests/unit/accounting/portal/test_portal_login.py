@@ -425,6 +425,7 @@ def test_a_session_of_another_service_is_none_of_ours(
     assert not is_in(ours)
 
 
+@pytest.mark.sql
 def test_a_session_outlives_a_restart_and_ends_if_the_uid_was_passed_on(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

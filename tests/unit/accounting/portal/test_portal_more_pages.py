@@ -76,6 +76,7 @@ def test_statements_that_do_not_exist(lab: PortalLab, path: str) -> None:
     assert lab.browser("vogel").get(f"/statements/{path}").status_code == 404
 
 
+@pytest.mark.sql
 def test_gpus_that_do_nothing(lab: PortalLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: NOW + 5.0))
     start = NOW - 7200
@@ -115,6 +116,7 @@ def test_every_page_says_zone_age_and_reader(lab: PortalLab, path: str) -> None:
     assert "window: " in words or "month: " in words or path == "/statements"
 
 
+@pytest.mark.sql
 def test_a_job_has_its_window_and_prices(lab: PortalLab) -> None:
     words = words_of(lab.browser("vogel").get("/job/1").text)
     assert "window: 1970-01-02" in words

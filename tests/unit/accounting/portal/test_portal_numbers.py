@@ -108,6 +108,7 @@ def test_a_pi_s_group_has_only_what_is_charged_to_the_pi(lab: PortalLab) -> None
     assert "alice" not in own
 
 
+@pytest.mark.sql
 def test_a_deputy_sees_each_group_by_itself(ledger: Ledger, tmp_path: Path) -> None:
     day = BEGIN + 3 * DAY
     jobs = [

@@ -19,8 +19,6 @@ from slurmkit_accounting.usage.partial import is_of_job
 from sqlalchemy import event, select
 from sqlalchemy.dialects import postgresql
 
-pytestmark = pytest.mark.sql
-
 HOUR = 3600
 # Partial indices: few runs are in them, so all of them may be read.
 FEW = "runs_open|runs_long|runs_suspended|runs_doubtful|runs_gone|runs_retracted|runs_cut_short"

@@ -271,7 +271,6 @@ def test_rounds_of_the_service_do_what_the_brute_force_finds(
     assert touched == {job for job, steps in expected.items() if ("take" in dict(steps))}
 
 
-@pytest.mark.sql
 @pytest.mark.parametrize("script", [PLAIN_SCRIPT, SURVIVES], ids=["plain", "survives"])
 @pytest.mark.parametrize("moment", ["before the act", "after the act"])
 @pytest.mark.usefixtures("site")
@@ -383,7 +382,6 @@ def test_nothing_follows_a_mail_that_did_not_arrive(
     assert lab.done == ["scancel --state=RUNNING 1"]
 
 
-@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: Inbox) -> None:
     add(lab, [0] * 20 + [90] * 4 + [0] * 40)
@@ -393,7 +391,6 @@ def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: In
     ]  # fmt: skip
 
 
-@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_a_user_has_a_job_left_alone_once(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None],
@@ -428,6 +425,7 @@ def test_a_user_has_a_job_left_alone_once(
     assert rows[1]["why"] == "reads its data until nine"
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_the_service_says_whose_job_is_to_be_kept(ledger: Ledger, lab: IdleCluster) -> None:
     add(lab, [0] * 100)
@@ -481,7 +479,6 @@ def test_the_report_has_the_samples_and_what_was_won_back_at_most(
     assert [row["job"] for row in only.rows] == ["2", "2"]
 
 
-@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_the_report_shows_an_act_of_this_very_second(ledger: Ledger, lab: IdleCluster) -> None:
     add(lab, [0] * 100)
@@ -627,6 +624,7 @@ def test_a_job_that_does_not_survive_is_not_asked_again_each_round(
     assert lab.done == []
 
 
+@pytest.mark.sql
 @pytest.mark.usefixtures("site")
 def test_a_job_that_has_just_begun_to_work_is_left_alone(ledger: Ledger, lab: IdleCluster) -> None:
     """The last point of a long run's curve is the mean of many samples."""

@@ -40,8 +40,6 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import BadConfig, BadInput
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 UTC = find_zone("UTC")
 NOW = START + 20 * 86400
 HOUR = 3600
@@ -85,6 +83,7 @@ def found_by(ledger: Ledger, policy: ReclaimPolicy) -> dict[str, list[tuple[str,
     }
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("seed", range(5))
 def test_the_check_of_recorded_runs_finds_what_the_brute_force_finds(
     ledger: Ledger, seed: int
@@ -139,6 +138,7 @@ def test_a_dry_run_wins_nothing_back_and_says_how_much_there_is(ledger: Ledger) 
     assert row["gpu_hours_idle"] == pytest.approx(110 / 60)
 
 
+@pytest.mark.sql
 def test_a_curve_that_was_deleted_is_unknown(ledger: Ledger) -> None:
     record(ledger, constant([0] * 240))
     with ledger.transaction() as connection:

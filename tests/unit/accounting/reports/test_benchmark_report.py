@@ -23,8 +23,6 @@ from slurmkit_accounting.reports.benchmark import Bounds
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
 
-pytestmark = pytest.mark.sql
-
 PRICES = """
 [gpu.h100]
 aliases = ["H100-SXM"]
@@ -219,6 +217,7 @@ def test_a_node_is_as_slow_as_its_worst_gpu(ledger: Ledger) -> None:
     ]
 
 
+@pytest.mark.sql
 def test_types_by_throughput_and_by_price(ledger: Ledger, configure: Any) -> None:
     configure(PRICES)
     write_measurements(
@@ -245,6 +244,7 @@ def test_types_by_throughput_and_by_price(ledger: Ledger, configure: Any) -> Non
     assert money.unit == "TFLOP/s per EUR"
 
 
+@pytest.mark.sql
 def test_without_prices_nothing_is_said_about_money(ledger: Ledger) -> None:
     write_measurements(ledger, measured("c1", 700, gpu="A"))
     report = read.benchmark(ledger, **NOVEMBER, by="gpu_type")

@@ -30,8 +30,6 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import ControllerDown
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 HOUR, DAY = 3600, 86400
 BEGIN = 1_793_491_200  # 2026-11-01 UTC
 NOW = BEGIN + 20 * DAY
@@ -63,6 +61,7 @@ def by_user(ledger: Any, by: str = "user") -> dict[str, dict[str, Any]]:
     return {row[by.replace("-", "_")]: row for row in rows}
 
 
+@pytest.mark.sql
 def test_who_holds_gpus_that_do_nothing(ledger):
     measured(
         ledger,
@@ -77,6 +76,7 @@ def test_who_holds_gpus_that_do_nothing(ledger):
     assert by_user(ledger, "gpu-type")["a100"]["gpu_hours_idle"] == pytest.approx(1 / 6)
 
 
+@pytest.mark.sql
 def test_which_runs_would_have_fitted_on_a_smaller_gpu(ledger):
     measured(
         ledger,
@@ -91,6 +91,7 @@ def test_which_runs_would_have_fitted_on_a_smaller_gpu(ledger):
     assert rows["small"]["gpu_memory_gib"] == 15.625
 
 
+@pytest.mark.sql
 def test_a_run_that_was_not_measured_says_nothing_about_gpus(ledger):
     measured(ledger, (ran(BEGIN, 600, **A30, user="there"), 0.5, 1_000, 24_576))
     store_runs(
@@ -101,6 +102,7 @@ def test_a_run_that_was_not_measured_says_nothing_about_gpus(ledger):
     assert (row["gpu_hours_idle"], row["gpu_memory_gib"], row["smaller_gpu"]) == (None, None, None)
 
 
+@pytest.mark.sql
 def test_untyped_gpus_have_the_type_of_their_partition(ledger, configure):
     store_runs(
         ledger,
@@ -118,6 +120,7 @@ def test_untyped_gpus_have_the_type_of_their_partition(ledger, configure):
     }  # fmt: skip
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("by", ["user", "gpu-type", "partition", "cluster"])
 def test_efficiency_is_what_adding_up_runs_gives(ledger, by):
     chance = random.Random(3)
@@ -169,6 +172,7 @@ def charts(report: read.Report) -> dict[str, dict[str, dict[str, float]]]:
     }
 
 
+@pytest.mark.sql
 def test_a_chart_shows_what_was_used_beside_what_was_held_and_what_nobody_knows(ledger):
     """alice used 1.5 of 3 hours; of bob nothing was measured; carol's run began long before."""
     half = {"gpu_used_permille": 500, "gpu_idle_seconds": 600, "gpu_mem_peak_mib": 1000}
@@ -201,6 +205,7 @@ def test_a_chart_shows_what_was_used_beside_what_was_held_and_what_nobody_knows(
     assert wasted.meta.notes == ("GPU-hours on GPUs that did nothing: alice 0.2, carol 0.2",)
 
 
+@pytest.mark.sql
 def test_where_nothing_is_measured_there_is_no_chart_of_it(ledger):
     store_runs(ledger, ran(BEGIN, 3 * HOUR, **A100, cpu_used_ms=1000))
     november = ("2026-11-01", "2026-12-01")
@@ -224,6 +229,7 @@ def test_who_could_have_had_a_smaller_gpu_is_said(ledger):
     )
 
 
+@pytest.mark.sql
 def test_runs_that_would_have_fitted_count_one_by_one(ledger):
     """All runs on A100s are one row, which one of them would have fitted on no smaller GPU."""
     h100 = A100 | {"alloc_tres": A100["alloc_tres"].replace("a100", "h100")}
@@ -366,6 +372,7 @@ def test_untyped_gpus_of_nodes_are_a_type_of_their_own(ledger):
     assert {kind: row["held"] for (_, kind), row in rows.items()} == {"a100": 0.05, "untyped": 0.05}
 
 
+@pytest.mark.sql
 def test_what_is_not_tracked_is_unknown_and_not_0(ledger):
     store_runs(ledger)
     there = other_cluster(ledger, tracks_gpus=False)
@@ -463,6 +470,7 @@ def share(part: int, whole: int) -> Any:
     return pytest.approx(part / whole) if whole else None
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("seed", range(3))
 def test_capacity_is_what_counting_quarters_of_hours_gives(ledger, seed):
     """Three months with the end of summer time, two clusters, GPUs that come and go."""

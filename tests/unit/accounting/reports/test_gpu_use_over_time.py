@@ -23,8 +23,6 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadInput
 
-pytestmark = pytest.mark.sql
-
 HOUR, DAY = 3600, 86400
 MIDNIGHT = 1_793_491_200  # 2026-11-01 UTC
 NOW = MIDNIGHT + 10 * HOUR + 1800
@@ -96,6 +94,7 @@ def test_of_a_long_run_the_curve_says_when_it_worked(ledger):
     assert used == pytest.approx([1 / 6, 1 / 3, 1 / 3, 1 / 6], abs=0.01)
 
 
+@pytest.mark.sql
 def test_a_gap_of_the_service_is_not_measured(ledger):
     store_runs(ledger, ran(MIDNIGHT, 3 * HOUR, **ONE))
     readings = [each for each in steady(MIDNIGHT, 3 * HOUR)
@@ -107,6 +106,7 @@ def test_a_gap_of_the_service_is_not_measured(ledger):
     assert rows[2, "a100"].used == pytest.approx(0.8, abs=0.02)
 
 
+@pytest.mark.sql
 def test_a_run_that_goes_on(ledger):
     start = NOW - 3 * HOUR
     store_runs(ledger, ran(start, 1, **ONE) | {"end": None, "state": "RUNNING"})
@@ -168,6 +168,7 @@ def test_what_was_read_in_the_run_counts_only_where_it_covers_more(
     assert found.joules / found.energy_seconds == pytest.approx(300 if busy == 0.8 else 100)
 
 
+@pytest.mark.sql
 def test_parts_of_a_gpu(ledger, configure):
     configure("[gpu.a100]\nshard_weight = 0.25\n")
     store_runs(ledger, ran(MIDNIGHT, 3600, gpus=0, alloc_tres="cpu=1,gres/shard:a100=2,node=1"))

@@ -19,8 +19,6 @@ from usage_oracle import Job
 
 from slurmkit.state.past_waits import FEWEST_JOBS, JobKind, job_kind
 
-pytestmark = pytest.mark.sql
-
 NOW = BEGIN + 40 * DAY
 HOUR = 3600
 ALICE = Scope(frozenset((1,)), frozenset((1,)))
@@ -112,6 +110,7 @@ def test_a_job_waits_from_when_nothing_of_its_own_holds_it(ledger: Ledger) -> No
     assert told == {partition: wait for partition, (_, wait) in cases.items()}
 
 
+@pytest.mark.sql
 def test_what_waited_for_its_reservation_or_did_not_start_is_left_out(ledger: Ledger) -> None:
     usual = [waited(60) for _ in range(FEWEST_JOBS)]
     others = [
@@ -127,6 +126,7 @@ def test_what_waited_for_its_reservation_or_did_not_start_is_left_out(ledger: Le
     }
 
 
+@pytest.mark.sql
 def test_running_jobs_have_waited_too(ledger: Ledger) -> None:
     jobs = [waited(60) for _ in range(FEWEST_JOBS - 1)]
     running = run("bob", NOW - 60, None, submit=NOW - 120, state="RUNNING", last_seen=NOW)
@@ -165,6 +165,7 @@ def test_parts_of_gpus_are_of_no_kind(ledger: Ledger) -> None:
     assert {(each.kind.gpus, each.jobs) for each in kinds} == {((0, 0), FEWEST_JOBS)}
 
 
+@pytest.mark.sql
 def test_only_the_time_that_was_read_without_a_gap_is_told_of(ledger: Ledger) -> None:
     write_books(ledger, [waited(60, NOW - days * DAY) for days in range(1, 29) for _ in range(5)])
     with ledger.transaction() as connection:

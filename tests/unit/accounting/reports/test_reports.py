@@ -26,8 +26,6 @@ from slurmkit.state.gpu_metrics import GpuSample
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 HOUR = 3600
 UTC = find_zone("UTC")
 LATER = BEGIN + 40 * DAY
@@ -172,6 +170,7 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
         read.wait(ledger, by="day")
 
 
+@pytest.mark.sql
 def test_what_is_unknown_of_a_row_is_unknown_of_all(ledger):
     """Finding newcomer A8: of what was not measured there is no sum, of no GPU the waste is 0."""
     use = {"cpu_used_ms": HOUR * 1000, "other": {"mem_peak_mib": 512, "gpu_used_permille": 500}}
@@ -189,6 +188,7 @@ def test_what_is_unknown_of_a_row_is_unknown_of_all(ledger):
     assert read.explain(ledger, **NOVEMBER).sums == {"gpu_hours": 2.0, "cpu_hours": 8.0}
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("by", KEY_DIMENSIONS)
 @pytest.mark.parametrize("filters", [{}, {"pi": ["vogel"]}, {"gpu_type": ["h100"]}])
 def test_waits_are_those_of_usage_whatever_they_are_by(ledger, by, filters):
@@ -213,6 +213,7 @@ def test_waits_are_those_of_usage_whatever_they_are_by(ledger, by, filters):
     } == waited
 
 
+@pytest.mark.sql
 def test_efficiency_names_the_request_that_would_have_fitted(ledger):
     held = {"gpus": {"a100": 4}, "cpus": 16, "mem": 64 * 1024}
     use = {"mem_peak_mib": 10 * 1024, "gpu_used_permille": 250, "time_limit": "1440"}
@@ -232,6 +233,7 @@ def test_efficiency_names_the_request_that_would_have_fitted(ledger):
     assert (row["gpu_efficiency"], row["cpu_efficiency"]) == (0.25, 8 / 48)
 
 
+@pytest.mark.sql
 def test_a_cell_is_explained_by_runs_that_add_up_to_it(ledger):
     jobs = [
         run("alice", BEGIN - HOUR, BEGIN + HOUR, gpus={"a100": 1, "h100": 3}),
@@ -252,6 +254,7 @@ def test_a_cell_is_explained_by_runs_that_add_up_to_it(ledger):
     assert {row["pi_by"] for row in found.rows} == {"group"}
 
 
+@pytest.mark.sql
 def test_the_runs_of_a_requeued_job_are_listed_in_their_order(ledger):
     """Each with its end, its nodes and its GPU-hours; what was cut short and done again is told."""
 
@@ -317,6 +320,7 @@ def correct(ledger, number, **values):
         tables.rebuild_usage(connection)
 
 
+@pytest.mark.sql
 def test_a_closed_month_stays_and_corrections_stand_apart(ledger):
     jobs = [
         run("alice", BEGIN, BEGIN + 4 * HOUR, gpus=A100),
@@ -350,6 +354,7 @@ def test_a_closed_month_stays_and_corrections_stand_apart(ledger):
     assert sum(row["gpu_hours"] for row in days.rows) == 52.0
 
 
+@pytest.mark.sql
 def test_a_month_is_closed_once(ledger):
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     (first, *_) = close_month(ledger, "2026-11", UTC, LATER)
@@ -496,6 +501,7 @@ def test_for_cpus_the_suspended_time_of_running_jobs_is_no_exact_cause(ledger):
     assert row["why"].startswith("when a job was suspended is known exactly only once it has ended")
 
 
+@pytest.mark.sql
 def test_sreport_knows_running_jobs_to_the_end_of_its_hour(ledger):
     now = BEGIN + 1800
     write_books(
@@ -636,6 +642,7 @@ def test_every_report_has_help_with_examples(capsys):
         assert "Examples:\n" in capsys.readouterr().out
 
 
+@pytest.mark.sql
 def test_a_report_takes_a_limited_number_of_job_ids_and_filter_values(ledger):
     """Finding security H4."""
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])

@@ -13,8 +13,6 @@ from sqlalchemy import insert
 
 from slurmkit.errors import BadInput
 
-pytestmark = pytest.mark.sql
-
 HOUR = 3600
 A100 = {"a100": 2}
 NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC", "now": BEGIN + 30 * DAY}
@@ -52,6 +50,7 @@ def test_rejected_lines_are_not_in_a_budget_either(books: Ledger) -> None:
     assert read.budget(books, scope=ALICE, timezone="UTC").meta.rejects is None
 
 
+@pytest.mark.sql
 def test_doubtful_runs_are_those_of_the_report(books: Ledger) -> None:
     def doubtful(**named: object) -> int | None:
         return read.usage(books, **NOVEMBER, **named).meta.doubtful
@@ -81,6 +80,7 @@ def test_how_many_budgets_others_have(books: Ledger, configure, tmp_path) -> Non
     ]
 
 
+@pytest.mark.sql
 def test_a_rejected_line_of_another_cluster_is_no_evidence(books: Ledger) -> None:
     assert read.evidence(books, 1).rejects == ("bob|?",)
 
@@ -91,6 +91,7 @@ def test_a_row_that_cannot_be(books: Ledger, number: int) -> None:
         read.evidence(books, number)
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("report", [read.wait, read.efficiency, read.explain])
 def test_runs_of_others_are_not_even_read(books, report, monkeypatch) -> None:
     read_users = set()
@@ -121,6 +122,7 @@ def test_an_explanation_has_an_end(books: Ledger, monkeypatch: pytest.MonkeyPatc
         read.explain(books, **NOVEMBER)
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("report", [read.usage, read.wait, read.efficiency, read.explain])
 def test_a_name_of_somebody_else_is_as_unknown_as_no_name(books: Ledger, report) -> None:
     """Finding newcomer polish 4."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting import read
@@ -12,8 +13,6 @@ from slurmkit_accounting.reports.dimensions import KEY_DIMENSIONS
 from usage_oracle import counted, fill, jobs_around
 
 from slurmkit.errors import BadConfig, BadInput
-
-pytestmark = pytest.mark.sql
 
 NOVEMBER = {"begin": "2026-11-01", "end": "2026-12-01", "timezone": "UTC"}
 LATER = BEGIN + 40 * DAY
@@ -85,6 +84,7 @@ def test_rows_have_a_key_for_each_name_that_they_are_by(ledger, by, keys):
     assert sum(column(found, "jobs")) == 3
 
 
+@pytest.mark.sql
 def test_all_columns_of_one_row(ledger, configure):
     configure(PRICES)
     job = run(
@@ -131,6 +131,7 @@ kg_per_kwh = 0.1
 """
 
 
+@pytest.mark.sql
 def test_energy_that_gpus_measured_counts_where_slurm_measured_none(ledger, configure):
     configure(GRID)
     jobs = [
@@ -295,6 +296,7 @@ def test_a_cluster_that_does_not_track_gpus_has_none_to_report(ledger):
     assert found.meta.gpus_not_tracked == ("big",)
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize(
     ("filters", "hours"),
     [
@@ -398,10 +400,11 @@ def test_what_cannot_be_meant_is_refused(ledger, wrong, message):
         asked(ledger, **wrong)
 
 
+@pytest.mark.sql
 def test_rows_are_what_a_count_run_by_run_says(ledger):
     write_books(ledger, [])
 
-    @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
     @given(jobs=jobs_around(BEGIN, BEGIN + 30 * DAY))
     def check(jobs):
         with ledger.transaction() as connection:
@@ -439,7 +442,7 @@ def test_a_year_is_the_sum_of_its_months(ledger, zone):
     year = {"begin": "2026-01-01", "end": "2027-01-01", "timezone": zone}
     begin = BEGIN - 304 * DAY
 
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
     @given(jobs=jobs_around(begin, begin + 365 * DAY))
     def check(jobs):
         with ledger.transaction() as connection:

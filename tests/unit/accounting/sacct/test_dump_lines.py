@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.calendar import find_zone
@@ -17,8 +18,6 @@ from slurmkit_accounting.sacct import columns, values
 from slurmkit_accounting.sacct.file import SacctFileReader
 from slurmkit_accounting.sacct.rows import Reject, RowBatch, RunRow
 from sqlalchemy import select
-
-pytestmark = pytest.mark.sql
 
 FREE = ("JobIDRaw", "Submit", "State", "JobName")
 BOUND = ("JobIDRaw", "Submit", "State", "Account")
@@ -74,7 +73,7 @@ def split(data: bytes, fields: tuple[str, ...], delimiter: str, block: int) -> l
     return [rows, prints, rejects, dump.steps]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data(), st.sampled_from(["|", "||", "|x|", "é", "\x1f"]), st.integers(1, 60))
 @pytest.mark.parametrize("fields", [FREE, BOUND])
 def test_all_lines_at_once_are_the_same_as_line_by_line(
@@ -105,7 +104,7 @@ NUMBERS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.integers(1, 2**32).map(str)), st.lists(NUMBERS, max_size=3), st.randoms())
 @pytest.mark.parametrize(
     "read",
@@ -128,6 +127,7 @@ def test_numbers_at_once_are_the_same_as_one_by_one(
 FIELDS = "DBIndex,JobIDRaw,UID,User,Submit,Start,End,State,ConsumedEnergyRaw,Reservation,JobName"
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("same", ["", "plain", 'it\'s 100% "?" \\ :x'])
 @pytest.mark.parametrize("cancelled", [0, 1, 3])
 def test_what_is_stored_is_what_was_read(ledger: Ledger, same: str, cancelled: int) -> None:

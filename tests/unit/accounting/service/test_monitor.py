@@ -37,8 +37,6 @@ from stored_runs import ran, store_runs
 from slurmkit.errors import LedgerError
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 UTC = find_zone("UTC")
 NOW = UTC.epoch("2026-10-20T12:00:00")
 MONTH = UTC.epoch("2026-10-01")
@@ -203,6 +201,7 @@ def test_metrics_of_nodes_that_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+@pytest.mark.sql
 def test_nodes_of_a_cluster_whose_events_are_unknown_have_no_metric(
     books: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,8 +27,6 @@ from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import BadConfig, DirectoryError, NotSent
 
-pytestmark = pytest.mark.sql
-
 BERLIN = find_zone("Europe/Berlin")
 HOURLY, NEVER = "0 * * * *", "0 0 29 2 mon"
 
@@ -141,6 +139,7 @@ def test_the_first_start_runs_what_may_and_no_more(ledger: Ledger) -> None:
     assert again.runs == []
 
 
+@pytest.mark.sql
 def test_what_was_missed_runs_once(ledger: Ledger) -> None:
     with running(task(Doing())) as (_, lines):
         wait_until(lambda: lines)
@@ -155,6 +154,7 @@ def test_what_was_missed_runs_once(ledger: Ledger) -> None:
     assert row(ledger).due > at("2026-10-03")
 
 
+@pytest.mark.sql
 def test_what_was_cut_off_runs_again(ledger: Ledger) -> None:
     with running(task(Doing())) as (_, lines):
         wait_until(lambda: lines)
@@ -179,6 +179,7 @@ def test_what_failed_is_tried_again_and_still_due(ledger: Ledger, error: Excepti
     assert row(ledger).due >= due
 
 
+@pytest.mark.sql
 def test_what_failed_before_runs_again_at_the_next_start(ledger: Ledger) -> None:
     with running(task(Doing(DirectoryError("wrong password")))) as (_, lines):
         wait_until(lambda: lines == ["failed ingest"])

@@ -26,8 +26,6 @@ from stored_runs import ran, store_runs
 
 from slurmkit.errors import BadInput, NotSent
 
-pytestmark = pytest.mark.sql
-
 assert month_books  # a fixture
 
 HERE = find_zone("UTC")
@@ -79,6 +77,7 @@ def test_an_ingest_says_that_an_accounting_database_was_set_up_anew(ledger: Ledg
     assert said.endswith("1 DBIndexes belong to other jobs now; both are kept")
 
 
+@pytest.mark.sql
 def test_a_sweep_finds_what_was_put_right_long_after_its_end(ledger: Ledger) -> None:
     begin = _noon(20)
     fake = FakeSacct(job(1, begin, begin, begin + 3600))
@@ -124,6 +123,7 @@ def test_a_month_is_closed_once_it_was_read(ledger: Ledger) -> None:
     assert (closing.month, closing.timezone) == (last, "UTC")
 
 
+@pytest.mark.sql
 def test_notices_of_budgets(
     ledger: Ledger, configure: Callable[[str], None], tmp_path: Path
 ) -> None:

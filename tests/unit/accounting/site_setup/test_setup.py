@@ -37,8 +37,6 @@ from slurmkit.doctor.case import CheckContext
 from slurmkit.errors import BadConfig, DirectoryError, LedgerError, SlurmkitError
 from slurmkit.testing import FakeSlurm
 
-pytestmark = pytest.mark.sql
-
 RECORDED = Path(__file__).parents[3] / "recorded"
 ME = getpass.getuser()
 
@@ -434,6 +432,7 @@ def test_mails_about_jobs_are_taken_where_slurm_leaves_them(site, tmp_path, monk
 # --- the database, as the service's account -------------------------------------------------------
 
 
+@pytest.mark.sql
 def test_a_database_in_postgresql(postgres):
     url = postgres
     (finding,) = database.check_database(url, ME)

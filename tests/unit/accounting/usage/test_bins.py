@@ -8,6 +8,7 @@ from operator import sub
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.ledger.schema.usage import DAY, HELD, HOUR, SUMS, USAGE_COLUMNS
@@ -189,7 +190,7 @@ def rows_of(run: UsageRun, width: int | None) -> Iterator[tuple[UsageKey, int, l
 
 
 @given(st.lists(runs(), max_size=6), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_rows_of_many_runs_are_those_of_each_of_them(many, data):
     """Finding books B1."""
     signs = [data.draw(st.sampled_from((1, -1))) for _ in many]

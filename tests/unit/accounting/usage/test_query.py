@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from databases import KINDS, emptied
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slurmkit_accounting.calendar import find_zone
@@ -28,8 +29,6 @@ from slurmkit_accounting.usage.query import CARRIED, UsageQuery, query_usage
 from slurmkit_accounting.usage.tables import USAGE_TABLES
 from sqlalchemy import delete, func, insert, select
 from usage_oracle import Job, counted, fill, jobs_around, new_books
-
-pytestmark = pytest.mark.sql
 
 DAY = 86400
 
@@ -86,9 +85,10 @@ CALENDARS = {
 }
 
 
+@pytest.mark.sql
 @pytest.mark.parametrize("edges", CALENDARS.values(), ids=CALENDARS)
 def test_usage_equals_a_count_run_by_run(engine, edges):
-    @settings(max_examples=30, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
     @given(jobs=jobs_around(edges[0], edges[-1]), now=st.integers(edges[0] - DAY, edges[-1] + DAY))
     def check(jobs, now):
         assert asked(engine, jobs, edges, now) == expected(jobs, edges, now)
@@ -151,6 +151,7 @@ def test_suspended_time_is_taken_off_when_asked(engine, edges, kept):
             assert one[*key, "a100"].get(name) == other[*key, "a100"].get(name)
 
 
+@pytest.mark.sql
 def test_suspended_time_of_a_run_without_an_end_is_taken_off_too(engine):
     job = Job(BEGIN, BEGIN, None, state="RUNNING", suspended=((BEGIN, 900, 400),))
     ((only,),) = [
@@ -174,7 +175,7 @@ def test_one_job_with_all_its_parts(engine, wanted, users):
     assert all(sums["wall_seconds"] == 7 and sums["runs"] == 1 for sums in part.values())
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(jobs=jobs_around(BEGIN, BEGIN + 30 * DAY), data=st.data())
 def test_parts_add_up_to_the_whole(engine, jobs, data):
     inner = data.draw(st.sets(st.integers(BEGIN + 1, BEGIN + 30 * DAY - 1), max_size=4))
@@ -211,7 +212,8 @@ def usage_runs(connection):
     return [run._replace(era=known.of(run.submit)) for run in (UsageRun(*row) for row in rows)]
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@pytest.mark.sql
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck), deadline=None)
 @given(one=jobs_around(BEGIN, BEGIN + DAY), other=jobs_around(BEGIN, BEGIN + DAY))
 def test_runs_that_changed_leave_nothing_behind(engine, one, other):
     """Finding books B1."""
@@ -229,7 +231,8 @@ def test_runs_that_changed_leave_nothing_behind(engine, one, other):
     assert counts == [0, 0, 0]
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@pytest.mark.sql
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     jobs=jobs_around(BEGIN, BEGIN + DAY),
     moments=st.lists(st.integers(BEGIN - 50 * DAY, BEGIN + 2 * DAY), min_size=1, max_size=3),
@@ -276,7 +279,7 @@ def close(connection):
     return [tuple(row) for row in connection.execute(key)]
 
 
-@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck), deadline=None)
 @given(jobs=jobs_around(BEGIN, BEGIN + 3 * DAY), skip=st.booleans())
 def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engine, jobs, skip):
     """Finding books B1: a report by day need not tell 200,000 usage keys apart."""
@@ -302,6 +305,7 @@ def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engin
             )
 
 
+@pytest.mark.sql
 def test_an_ingest_sees_that_a_sync_renamed_usage_keys(engine):
     """Finding books B1: an ingest remembers ids of keys over its transactions."""
     known = tables.KeyIds()

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from checked_requests import replace, request, with_config, with_partition, with_qos
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     return spec
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(clusters(), standings(), specs())
 def test_a_fix_passes_every_check(known: Capabilities, where: Standing, asks: Any) -> None:
     asked = request(known, where, **asks)
@@ -91,7 +92,7 @@ def test_a_fix_passes_every_check(known: Capabilities, where: Standing, asks: An
     assert len(found) != 1 or all(clean)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 32))
 def test_a_limit_on_gpus_always_has_a_fix(nodes: int, gpus: int, limit: int) -> None:
     """One GPU on one node fits every limit, so something must be found."""
