@@ -112,7 +112,7 @@ class ConnectionLost(SshError):
 
 
 class SentUnknown(SlurmError):
-    """The connection broke during a submit; it is unknown whether the job exists."""
+    """The answer to a submit was lost or cannot be read; it is unknown whether the job exists."""
 
 
 class NoSuchJob(SlurmError):

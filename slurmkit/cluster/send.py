@@ -30,7 +30,7 @@ from slurmkit.cluster.sweeps import (
     without_secrets,
 )
 from slurmkit.config.paths import describe_write_error, state_folder
-from slurmkit.errors import SlurmError, SlurmkitError
+from slurmkit.errors import SentUnknown, SlurmError, SlurmkitError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.lookup import read_queued_ids
 from slurmkit.planning.secrets import SECRETS_FOLDER, secret_variables
@@ -130,7 +130,8 @@ class SentParts:
     def _roll_back(self, error: SlurmkitError) -> None:
         """Cancel the jobs that were sent, and raise the error with their ids."""
         if not self.ids:
-            self._record.forget()
+            if not isinstance(error, SentUnknown):
+                self._record.forget()
             return
         left = self._cluster.backend.cancel(self.ids)
         sent = ", ".join(self.ids)

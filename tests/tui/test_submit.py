@@ -20,7 +20,7 @@ from slurmkit.errors import (
     BadInput,
     ControllerDown,
     Refused,
-    SlurmError,
+    SentUnknown,
     SlurmkitError,
     SlurmTimeout,
 )
@@ -469,7 +469,7 @@ async def test_keys_for_a_dialog_never_answer_the_question_to_send() -> None:
     ("error", "unsure"),
     [
         (SlurmTimeout("x"), True),
-        (SlurmError("sbatch printed 'x' in place of a job id"), True),
+        (SentUnknown("the job x may have been submitted"), True),
         (Refused("sbatch: error: Socket timed out on send/recv operation"), True),
         (Refused("Invalid account"), False),
         (ControllerDown("slurmctld does not answer"), False),

@@ -5,19 +5,41 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from slurmkit.errors import BadInput, JobOver, NoSuchJob, Refused, SlurmError
-from slurmkit.formats.job_ids import batch_job_ids, group_by_id
+from slurmkit.errors import (
+    BadInput,
+    JobOver,
+    NoSuchJob,
+    Refused,
+    SentUnknown,
+    SlurmError,
+    SlurmkitError,
+    SlurmTimeout,
+)
+from slurmkit.formats.job_ids import batch_job_ids, group_by_id, whole_id
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue import Queue, QueueFilter, read_queue
 
 if TYPE_CHECKING:
     from slurmkit.spec.submission import Submission
 
-_SUBMITTED = re.compile(r"(?P<id>\d+)(;\S+)?")  # `ID[;CLUSTER]`, sbatch(1) --parsable
+# A line `ID[;CLUSTER]`, sbatch(1) --parsable, or the one without that option. A site's wrapper
+# around sbatch may print others beside it, or drop the option.
+_SUBMITTED = re.compile(
+    r"^\s*(?:Submitted batch job )?(?P<id>\d+)(?:;\S+| on cluster \S+)?\s*$",
+    re.ASCII | re.MULTILINE,
+)
+# Errors after which slurmctld may have the job (src/common/slurm_errno.c): it got the request.
+_ANSWER_LOST = (
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Message receive failure",
+    "(receive failure)",
+)
 # Messages of Slurm 22.05 to 26.05; the exit code says less or nothing.
 _NOT_CANCELLED = re.compile(r"Kill job error on job id (?P<id>[^\s:]+): (?P<why>[^;\n]+)")
 # An array with tasks in several states: `12_0: …`, or on 26.05 `12_[0,3-5]: …`.
@@ -108,9 +130,11 @@ class CommandsBackend:
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
         """See `Backend.submit`."""
-        return parse_job_id(
-            self._slurm.run(sbatch_command(submission, overrides), stdin=submission.script)
-        )
+        argv = sbatch_command(submission, overrides)
+        try:
+            return parse_job_id(self._slurm.run(argv, stdin=submission.script))
+        except SlurmError as error:
+            return self._find_sent(submission, overrides, error)
 
     def cancel(
         self, job_ids: Sequence[str], *, signal: str | None = None
@@ -170,6 +194,35 @@ class CommandsBackend:
         rows = tuple(row for queue in queues for row in queue.rows)
         return Queue(rows, queues[0].taken, sum(queue.seconds for queue in queues))
 
+    def _find_sent(
+        self, submission: Submission, overrides: SubmitOverrides, error: SlurmError
+    ) -> str:
+        """Return the id of a job that is in the queue although its submit ended with an error.
+
+        The tag of an array or a workflow tells its jobs apart. Without one nothing does for sure.
+
+        Raises:
+            SentUnknown: when the job may be in the queue, and is not found.
+            SlurmError: the error itself, if slurmctld has refused the job or never got it.
+        """
+        if not is_answer_lost(error):
+            raise error
+        name = dict(submission.options).get("job-name", "")
+        tag = overrides.comment.rpartition(" ")[2]
+        own = ""
+        with suppress(SlurmError):
+            rows = read_queue(self._slurm, QueueFilter(me=True)).rows
+            if tag.startswith("slurmkit"):
+                for row in rows:
+                    if tag in row.comment.split():
+                        return whole_id(row.job_id)
+            alike = dict.fromkeys(whole_id(row.job_id) for row in rows if row.name == name)
+            own = f"; your jobs of that name: {', '.join(alike)}" if alike else ""
+        raise SentUnknown(
+            f"the job {name or 'that was sent'} may have been submitted ({error}){own}; look before"
+            " you submit it again: slurmkit queue --me"
+        ) from error
+
     def _waiting(self, job_ids: Iterable[str]) -> dict[str, SlurmError]:
         """Return an error for each pending job: it cannot take a signal."""
         ids = tuple(job_ids)
@@ -219,12 +272,19 @@ def parse_job_id(output: str) -> str:
     """Parse the job id in the output of `sbatch --parsable`.
 
     Raises:
-        SlurmError: when there is none.
+        SentUnknown: when there is none, or more than one: sbatch has done something.
     """
-    match = _SUBMITTED.fullmatch(output.strip())
-    if match is None:
-        raise SlurmError(f"sbatch printed {output!r} in place of a job id")
-    return match["id"]
+    ids = {match["id"] for match in _SUBMITTED.finditer(output)}
+    if len(ids) != 1:
+        raise SentUnknown(f"sbatch printed {output!r} in place of a job id")
+    return ids.pop()
+
+
+def is_answer_lost(error: SlurmkitError) -> bool:
+    """Tell whether a submit that ended with this error may have put its job into the queue."""
+    if isinstance(error, SlurmTimeout | SentUnknown):
+        return True
+    return isinstance(error, SlurmError) and any(sign in str(error) for sign in _ANSWER_LOST)
 
 
 def sbatch_command(submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> list[str]:

@@ -112,7 +112,7 @@ class PyslurmBackend(CommandsBackend):
         except pyslurm.RPCError as error:
             if error.errno in _REFUSALS:  # sbatch retries where that helps; its message is fuller
                 raise Inexpressible(f"slurmctld refused it ({error})") from error
-            raise slurm_error("sbatch", str(error), 1) from error
+            return self._find_sent(submission, overrides, slurm_error("sbatch", str(error), 1))
         except (ValueError, TypeError, OverflowError) as error:
             raise Inexpressible(f"PySlurm did not accept it ({error})") from error
 

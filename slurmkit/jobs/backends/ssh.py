@@ -34,6 +34,7 @@ from slurmkit.jobs.backends.commands import (
     NO_OVERRIDES,
     CommandsBackend,
     SubmitOverrides,
+    is_answer_lost,
     parse_job_id,
     sbatch_command,
 )
@@ -83,7 +84,7 @@ class OnceBackend(CommandsBackend):
         """See `Backend.submit`.
 
         Raises:
-            SentUnknown: when the connection broke and nothing tells whether the job exists.
+            SentUnknown: when the answer was lost and nothing tells whether the job exists.
         """
         for _ in range(_TIMES):
             sending = self._new_sending(submission)
@@ -124,18 +125,21 @@ class OnceBackend(CommandsBackend):
             self._ssh.count()
             lines = _submit_lines(sending.mark, command_line(argv, script), self._answered)
             said = self._ssh.run_lines(argv, lines, timeout=60)
-        except (ConnectionLost, SlurmTimeout):
+            job_id = parse_job_id(said)
+        except ConnectionLost:
             return self.find(sending)
         except KeyboardInterrupt:
             raise _unknown(sending, "interrupted while it was sent") from None
         except SlurmError as error:
+            if is_answer_lost(error):
+                return self.find(sending)
             remove_pending_submit(sending)
             if _UNMARKED in str(error):
                 return self._unmarked(error)
             raise
         remove_pending_submit(sending)
         self._note_answered(sending)
-        return parse_job_id(said)
+        return job_id
 
     def _note_answered(self, sending: PendingSubmit) -> None:
         """Remember a mark that is no longer needed; `_KEPT` of them are removed together."""
@@ -197,9 +201,12 @@ class OnceBackend(CommandsBackend):
         answer = _ANSWER.fullmatch(said.removeprefix("taken\n")) if said != "gone\n" else None
         if answer is None:
             return find_in_queue(self._ssh, sending.token)
-        if answer["code"] != "0":
-            raise slurm_error("sbatch", answer["said"] or answer["output"], int(answer["code"]))
-        return parse_job_id(answer["output"])
+        try:
+            return _job_id_of_answer(answer)
+        except SlurmError as error:
+            if not is_answer_lost(error):
+                raise
+            return find_in_queue(self._ssh, sending.token)
 
     def _search_slurm(self, sending: PendingSubmit, trouble: str) -> str:
         """Search the queue and the database for a job with the token."""
@@ -250,6 +257,13 @@ def _mark_lines(mark: str) -> list[str]:
         f"elif [ -f {at} ]; then echo taken; cat {at}",
         "else echo gone; fi",
     ]
+
+
+def _job_id_of_answer(answer: re.Match[str]) -> str:
+    """Parse sbatch's answer in a mark; raises its error."""
+    if answer["code"] != "0":
+        raise slurm_error("sbatch", answer["said"] or answer["output"], int(answer["code"]))
+    return parse_job_id(answer["output"])
 
 
 def _unknown(sending: PendingSubmit, why: str) -> SentUnknown:

@@ -11,11 +11,14 @@ from waiting import PATIENCE
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import (
     BadInput,
+    ControllerDown,
     DatabaseDown,
     NoSuchJob,
     NotOver,
     Refused,
+    SentUnknown,
     SlurmError,
+    SlurmTimeout,
 )
 from slurmkit.jobs.backends.commands import SubmitOverrides
 from slurmkit.jobs.info import parse_gpu_indices
@@ -118,9 +121,52 @@ def test_an_alternative_dependency_cannot_be_joined() -> None:
         cluster.submit(made)
 
 
-def test_an_answer_without_a_job_id_is_an_error() -> None:
-    with pytest.raises(SlurmError, match="in place of a job id"):
-        Cluster(FakeSlurm({"sbatch": lambda a, s: "ok"})).submit(plan_of(submission("a")))
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "Welcome to the cluster\n7\n",
+        "7\nYour project has 12 hours left\n",
+        "note: 3 jobs wait\n7;lab\nbye\n",
+        "Submitted batch job 7\n",
+        "Submitted batch job 7 on cluster lab\n",
+    ],
+)
+def test_the_job_id_is_found_among_what_a_wrapper_of_sbatch_prints(printed: str) -> None:
+    cluster = Cluster(FakeSlurm({"sbatch": lambda a, s: printed}))
+    assert cluster.submit(plan_of(submission("a"))).id == "7"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "ok",
+        "7\n8\n",
+        Refused(
+            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+        ),
+        ControllerDown("slurmctld does not answer (Unable to contact … (receive failure))"),
+        SlurmTimeout("sbatch gave no answer in 60 s"),
+    ],
+)
+def test_a_job_whose_answer_is_lost_may_have_been_submitted(
+    answer: str | SlurmError, jobs: FakeJobs
+) -> None:
+    def sbatch(argv: Sequence[str], stdin: str | None) -> str:
+        jobs.waits("7", Name="train", Comment="slurmkit-array:0123456789ab:0:4")
+        jobs.waits("8", Name="other")
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    jobs.slurm._answers["sbatch"] = sbatch
+    sent = plan_of(submission("a", **{"job-name": "train"}))
+    with pytest.raises(SentUnknown, match=r"may have been .*of that name: 7; look before"):
+        jobs.cluster().submit(sent)
+    tag = SubmitOverrides(comment="slurmkit-array:0123456789ab:0:4")
+    assert jobs.cluster().submit(sent, overrides=tag).id == "7"
+    jobs.squeue_fails = ControllerDown("slurmctld does not answer")
+    with pytest.raises(SentUnknown, match="may have been submitted"):
+        jobs.cluster().submit(sent)
 
 
 def test_a_job_in_the_queue_needs_no_database(jobs: FakeJobs) -> None:

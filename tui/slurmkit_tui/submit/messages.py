@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from slurmkit.errors import SlurmError, SlurmkitError, SlurmTimeout
+from slurmkit.errors import SlurmError, SlurmkitError
 from slurmkit.formats.display import printable
-from slurmkit.jobs.backends.commands import sbatch_command
+from slurmkit.jobs.backends.commands import is_answer_lost, sbatch_command
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobform.draft import NOTHING_TO_RUN, Draft, FormTexts
 from slurmkit_tui.jobform.fields import FIELDS, FormField
@@ -104,8 +104,7 @@ def _shortened(texts: FormTexts, field: FormField) -> str:
 
 def may_be_submitted(error: SlurmkitError) -> bool:
     """Return whether a job may exist despite the error: the answer was lost or unreadable."""
-    lost = any(sign in str(error) for sign in ("timed out", "send/recv", "Zero Bytes"))
-    return lost or isinstance(error, SlurmTimeout) or type(error) in (SlurmError, SlurmkitError)
+    return is_answer_lost(error) or type(error) in (SlurmError, SlurmkitError)
 
 
 def confirm_question(plan: Plan, *, maybe_sent: bool) -> str:

@@ -179,6 +179,25 @@ def test_what_nothing_tells_is_unknown_and_found_later(lab: Lab) -> None:
     assert load_pending_submit(sending.token) is None
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["echo thanks", "echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"],
+)
+def test_an_answer_that_says_nothing_is_looked_up_by_the_token(lab: Lab, end: str) -> None:
+    """The job is in the queue: sbatch has only not said so."""
+    lab.spool.program(
+        "sbatch", "#!/bin/sh\nmkdir @JOBS@/900\nprintf '%s\\n' \"$@\" >@JOBS@/900/argv\n"
+        f"cat >@JOBS@/900/script\n{end}\n"
+    )  # fmt: skip
+    assert lab.submit() == "900"
+    assert load_pending_submits() == []
+    lab.spool.program("sbatch", f"#!/bin/sh\ncat >/dev/null\n{end}\n")
+    lab.backend._patience = 0.5
+    with pytest.raises(SentUnknown, match="slurmkit find"):
+        lab.submit()
+    assert len(load_pending_submits()) == 1
+
+
 def test_a_submit_that_never_came_never_will(lab: Lab) -> None:
     lab.submit()
     sending = lab.backend._new_sending(Submission(SCRIPT, ()))
