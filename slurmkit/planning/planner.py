@@ -153,7 +153,9 @@ def plan(
         site = SiteState(cluster.capabilities(refresh=True), site.standing)
         checked = _plan_and_check(spec, site, cluster.slurm)
     checked = _with_tried_fixes(checked, spec, site) if checked.errors else checked
-    warnings = (*checked.warnings, *check_files(checked.spec, cluster.slurm, remote=ask))
+    release = site.capabilities.release
+    files = check_files(checked.spec, cluster.slurm, release, remote=ask)
+    warnings = (*checked.warnings, *files)
     checked = msgspec.structs.replace(checked, warnings=warnings)
     # With fewer switches than the job needs, --test-only says "never", but after the maximum wait
     # the job starts on more switches.

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator
 
+from slurmkit.formats.releases import LOG_FOLDERS_MADE_SINCE, format_release
 from slurmkit.slurm.commands import LocalSlurmCommands, SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
 from slurmkit.spec.findings import Finding, warning
@@ -24,34 +25,43 @@ _SHELL_BUILTIN = re.compile(r"[.:\[]|cd|command|echo|eval|exec|exit|export|set|s
 _NODES_TOO = "the job fails if the nodes lack it, too"
 
 
-def check_files(spec: JobSpec, slurm: SlurmCommands, *, remote: bool) -> Iterator[Finding]:
+def check_files(
+    spec: JobSpec, slurm: SlurmCommands, release: tuple[int, ...], *, remote: bool
+) -> Iterator[Finding]:
     """Warn of a program, a folder or a log's place that the submitting machine does not have.
 
     Args:
         spec: the job as it is submitted.
         slurm: runs Slurm's commands. Only real ones run on a machine whose files say anything
             about the nodes, not those of `slurmkit.testing.FakeSlurm`.
+        release: of the cluster's Slurm, as (24, 11, 5).
         remote: look on a login node over SSH, too; each look takes a moment there.
     """
     machine = machine_of(slurm)
     if isinstance(slurm, LocalSlurmCommands) or (remote and not machine.is_here):
-        yield from files_missing(spec, machine)
+        yield from files_missing(spec, machine, release)
 
 
-def files_missing(spec: JobSpec, machine: Machine) -> Iterator[Finding]:
+def files_missing(spec: JobSpec, machine: Machine, release: tuple[int, ...]) -> Iterator[Finding]:
     """Warn of what a job names and this machine does not have."""
     folder = _inside(machine.folder, spec.chdir or "")
+    makes_folders = release >= LOG_FOLDERS_MADE_SINCE
     if not _exists(machine, folder):
+        so = (
+            "the job starts in an empty folder that Slurm makes for its log, or in /tmp"
+            if makes_folders
+            else "the job fails and leaves no log"
+        )
         message = (
             f"there is no folder {folder} on {_host(machine)} (--chdir); without it on the nodes,"
-            " too, the job fails and leaves no log"
+            f" too, {so}"
         )
         yield warning("no-chdir", message, "--chdir")
     else:
         yield from _program(spec, machine, folder)
     for option, path in (("output", spec.output), ("error", spec.error)):
         if path is not None and (posixpath.isabs(path) or _exists(machine, folder)):
-            yield from _log(option, _inside(folder, path), machine)
+            yield from _log(option, _inside(folder, path), machine, release)
 
 
 def _inside(folder: str, path: str) -> str:
@@ -131,17 +141,28 @@ def _no_file(path: str, machine: Machine) -> Finding:
     return warning("no-program", message, "command")
 
 
-def _log(option: str, path: str, machine: Machine) -> Iterator[Finding]:
-    """Check the folder of a log, which Slurm does not make."""
+def _log(option: str, path: str, machine: Machine, release: tuple[int, ...]) -> Iterator[Finding]:
+    """Check the folder of a log, which old releases of Slurm do not make, and new ones may not."""
     folder = posixpath.dirname(path)
     if "%" in folder or "\\" in path:  # Slurm replaces the patterns
         return
-    if not _exists(machine, folder):
-        message = (
-            f"there is no folder {folder} on {_host(machine)} (--{option}); Slurm does not make it,"
-            f" and without it the job fails and leaves no log; mkdir -p {folder}"
-        )
-        yield warning("no-log-folder", message, f"--{option}")
-    elif machine.is_here and not os.access(path if _exists(machine, path) else folder, os.W_OK):
-        message = f"you may not write to {path}; then the job fails and leaves no log"
-        yield warning("log-unwritable", message, f"--{option}")
+    if _exists(machine, folder):
+        known = path if _exists(machine, path) else folder
+        if machine.is_here and not os.access(known, os.W_OK):
+            message = f"you may not write to {path}; then the job fails and leaves no log"
+            yield warning("log-unwritable", message, f"--{option}")
+        return
+    above = folder
+    while above != "/" and not _exists(machine, above):
+        above = posixpath.dirname(above)
+    if release < LOG_FOLDERS_MADE_SINCE:
+        why = f"Slurm {format_release(release)} does not make it"
+    elif machine.is_here and not os.access(above, os.W_OK):
+        why = f"you may not make it in {above}"
+    else:
+        return
+    message = (
+        f"there is no folder {folder} on {_host(machine)} (--{option}); {why}, and without it the"
+        f" job fails and leaves no log; mkdir -p {folder}"
+    )
+    yield warning("no-log-folder", message, f"--{option}")

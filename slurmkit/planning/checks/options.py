@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.config.files import did_you_mean
+from slurmkit.formats.releases import format_release
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec, option
@@ -108,8 +109,7 @@ def _segment(request: Request, plugin: str, source: str) -> Iterator[Finding]:
     release = request.capabilities.release
     off: Pairs = (("segment", ""),)
     if release < _SEGMENT_SINCE:
-        version = ".".join(f"{part:02}" for part in release[:2])
-        message = f"Slurm {version} does not know --segment (since 24.05)"
+        message = f"Slurm {format_release(release)} does not know --segment (since 24.05)"
         yield error("segment-unknown", message, "release of Slurm", off)
     elif "block" not in plugin:
         message = f"--segment does nothing here: this cluster's topology is {plugin or 'unknown'}"
@@ -126,8 +126,7 @@ def expedited_requeue(request: Request) -> Iterator[Finding]:
         return
     release = request.capabilities.release
     if release < _EXPEDITE_SINCE:
-        version = ".".join(f"{part:02}" for part in release[:2])
-        message = f"Slurm {version} does not know --requeue=expedite (since 25.11)"
+        message = f"Slurm {format_release(release)} does not know --requeue=expedite (since 25.11)"
         yield error("expedite-unknown", message, "release of Slurm", (("requeue", ""),))
         return
     parameters = request.capabilities.config.get("SlurmctldParameters", "")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from planner_lab import Lab
 from recorded_lab import slurm
@@ -19,6 +20,8 @@ from slurmkit.spec.containers import Container
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobspec import JobSpec, Launch
 from slurmkit.spec.sweep import Sweep
+
+OLD = (22, 5, 11)  # makes no folder of a log
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(*command: str, **options: Any) -> list[str]:
     spec = JobSpec(command=command, **options)
-    return [finding.code for finding in files_missing(spec, LocalMachine())]
+    return [finding.code for finding in files_missing(spec, LocalMachine(), OLD)]
 
 
 @pytest.mark.parametrize(
@@ -61,17 +64,17 @@ def test_programs(command: tuple[str, ...], codes: list[str]) -> None:
 
 def test_a_missing_file_is_named_with_what_to_do(folder: Path) -> None:
     here = LocalMachine()
-    (finding,) = files_missing(JobSpec(command=("train.py",)), here)
+    (finding,) = files_missing(JobSpec(command=("train.py",)), here, OLD)
     assert finding.severity == "warning"
     assert f"for the file in {folder} write ./train.py" in finding.message
-    (finding,) = files_missing(JobSpec(command=("python3", "gone.py")), here)
+    (finding,) = files_missing(JobSpec(command=("python3", "gone.py")), here, OLD)
     says = f"there is no {folder}/gone.py on this machine; the job fails if the nodes lack it, too"
     assert finding.message == says
 
 
 def test_a_number_before_the_command_belongs_to_the_option_before_it() -> None:
     spec = JobSpec(command=("2", "--", "hostname"), gpus=Gpus(1, "a100"))
-    (finding,) = files_missing(spec, LocalMachine())
+    (finding,) = files_missing(spec, LocalMachine(), OLD)
     assert finding.code == "command-number"
     assert "for 2 GPUs write --gpus-per-node=a100:2" in finding.message
 
@@ -100,6 +103,26 @@ def test_folders(folder: Path) -> None:
     assert said("python3", chdir=f"{folder}/logs", output="logs/%j.out") == ["no-log-folder"]
 
 
+@pytest.mark.parametrize("release", [(23, 2, 0), (24, 11, 5), (26, 5, 0)])
+def test_newer_releases_make_the_folder_of_a_log(
+    release: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = JobSpec(command=("python3",), output="logs/a/%j.out", dependency="afterok:12")
+    assert not list(files_missing(job, LocalMachine(), release))
+    monkeypatch.setattr("slurmkit.planning.checks.files.os.access", lambda *_: False)
+    (finding,) = files_missing(job, LocalMachine(), release)
+    assert f"you may not make it in {folder}, and without it the job fails" in finding.message
+    elsewhere = msgspec.structs.replace(job, chdir="/nosuch")
+    (finding,) = files_missing(elsewhere, LocalMachine(), release)
+    assert "in an empty folder that Slurm makes for its log, or in /tmp" in finding.message
+
+
+def test_an_old_release_makes_no_folder_and_is_named() -> None:
+    job = JobSpec(command=("python3",), output="logs/%j.out")
+    (finding,) = files_missing(job, LocalMachine(), OLD)
+    assert "Slurm 22.05 does not make it, and without it the job fails" in finding.message
+
+
 def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurmkit.planning.checks.files.os.access", lambda *_: False)
     assert said("/bin/sh", output="x.out") == ["not-executable", "log-unwritable"]
@@ -120,7 +143,7 @@ class LoginNode(LocalMachine):
 def test_over_ssh_the_files_are_those_of_the_login_node() -> None:
     def there(*command: str, **options: Any) -> list[str]:
         spec = JobSpec(command=command, chdir="/home/alice", **options)
-        return [finding.code for finding in files_missing(spec, LoginNode())]
+        return [finding.code for finding in files_missing(spec, LoginNode(), OLD)]
 
     assert not there("python", "train.py"), "its PATH is not known here"
     assert there("python", "gone.py") == ["no-program"]
@@ -131,8 +154,8 @@ def test_over_ssh_the_files_are_those_of_the_login_node() -> None:
 
 def test_a_stand_in_for_slurm_has_no_files() -> None:
     gone = JobSpec(command=("gone",))
-    assert not list(check_files(gone, slurm(), remote=True))
-    (finding,) = check_files(gone, LocalSlurmCommands(), remote=False)
+    assert not list(check_files(gone, slurm(), OLD, remote=True))
+    (finding,) = check_files(gone, LocalSlurmCommands(), OLD, remote=False)
     assert finding.code == "no-program"
 
 

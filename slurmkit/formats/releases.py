@@ -1,0 +1,15 @@
+"""Facts that hold on some releases of Slurm only, each with its first release and its source.
+
+A message or a check about such a fact asks here, so that it says nothing wrong on another release.
+"""
+
+from __future__ import annotations
+
+# slurmstepd makes the folders of a log that are missing: `mkdirpath` in
+# src/slurmd/slurmstepd/io.c, `_init_task_stdio_fds`.
+LOG_FOLDERS_MADE_SINCE = (23, 2)
+
+
+def format_release(release: tuple[int, ...]) -> str:
+    """Return a release as Slurm writes it: `24.05` for (24, 5, 3)."""
+    return ".".join(f"{part:02}" for part in release[:2])
