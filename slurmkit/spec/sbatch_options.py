@@ -205,7 +205,8 @@ def _parse_option(fields: dict[str, Any], name: str, value: str) -> None:
     if name in _READERS:
         _READERS[name](fields, value)
     elif name in GPU_OPTIONS:
-        gpus = None if _NO_GPUS.fullmatch(value) else Gpus.parse(value, GPU_OPTIONS[name])
+        words = _with_colon(value)
+        gpus = None if _NO_GPUS.fullmatch(words) else Gpus.parse(words, GPU_OPTIONS[name])
         _set_gpus(fields, gpus, name)  # the last one counts
     elif name == "requeue" and value:
         fields[known] = value
@@ -295,7 +296,11 @@ def _on_sockets(gpus: Gpus, sockets: int | None) -> Gpus:
 
 def _parse_gres(fields: dict[str, Any], value: str) -> None:
     """Read GPUs and parts of GPUs into fields; other generic resources stay text."""
-    items = value.split(",")
+    if value.lower() == "none":  # also takes back the resources of a weaker source
+        _set_gpus(fields, None, "gres")
+        fields["gres"] = None
+        return
+    items = _with_colon(value).split(",")
     ours = [item for item in items if re.match(r"(gres[:/])?(gpu|shard|mps)(:|$)", item)]
     rest = ",".join(item for item in items if item not in ours)
     for item in ours:
@@ -305,6 +310,11 @@ def _parse_gres(fields: dict[str, Any], value: str) -> None:
         _set_gpus(fields, None if _NO_GPUS.fullmatch(words) else _parse_gres_gpus(words), "gres")
     if rest:
         fields["gres"] = rest
+
+
+def _with_colon(gres: str) -> str:
+    """Write `gpu=2` as `gpu:2`, which means the same and which all releases take."""
+    return re.sub(r"=(?=\d)", ":", gres)
 
 
 def _parse_gres_gpus(words: str) -> Gpus:
@@ -343,7 +353,7 @@ def with_options(spec: JobSpec, pairs: OptionPairs) -> JobSpec:
         changed = [pair for pair in changed if pair[0] not in passed]
     gone = {_field_name(name): _value_without(name) for name, value in changed if not value}
     given = parse_options((name, value) for name, value in changed if value)
-    if "gpus" in given and spec.gpus and not (given["gpus"].bind or given["gpus"].is_part):
+    if given.get("gpus") and spec.gpus and not (given["gpus"].bind or given["gpus"].is_part):
         given["gpus"] = msgspec.structs.replace(given["gpus"], bind=spec.gpus.bind)
     fields = {**{name: getattr(spec, name) for name in spec.__struct_fields__}, **gone}
     return JobSpec(**merge_fields(fields, given))

@@ -54,6 +54,9 @@ def test_options_are_read() -> None:
         ("gpu", {"gpus": Gpus(1)}),
         ("gpu:a100:2,nvme:1", {"gpus": Gpus(2, "a100"), "gres": "nvme:1"}),
         ("gres:gpu:a100:2", {"gpus": Gpus(2, "a100")}),
+        ("gpu=1", {"gpus": Gpus(1)}),
+        ("gpu:a100=2,nvme=1", {"gpus": Gpus(2, "a100"), "gres": "nvme:1"}),
+        ("none", {"gpus": None, "gres": None}),
         ("shard:3", {"gpus": Gpus(shard=3)}),
         ("shard:h100:3", {"gpus": Gpus(shard=3, type="h100")}),
         ("mps:50", {"gpus": Gpus(mps=50)}),
@@ -62,6 +65,16 @@ def test_options_are_read() -> None:
 )
 def test_gres(gres: str, fields: dict[str, Any]) -> None:
     assert parse_options([("gres", gres)]) == fields
+
+
+def test_a_count_of_gpus_may_follow_an_equals_sign() -> None:
+    assert parse_options([("gpus-per-node", "a100=2")]) == {"gpus": Gpus(2, "a100")}
+
+
+def test_gres_none_takes_back_what_a_weaker_source_asks_for() -> None:
+    spec = JobSpec(command=("x",), gpus=Gpus(1), gres="nvme:1")
+    none = with_options(spec, [("gres", "none")])
+    assert (none.gpus, none.gres) == (None, None)
 
 
 @pytest.mark.parametrize(
