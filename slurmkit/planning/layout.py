@@ -276,14 +276,13 @@ def _per_task(spec: JobSpec, kind: ResolvedGpus, gpus: int, cpus: int, min_nodes
     return _check_gpus_per_node(spec, kind, spread)
 
 
-def _fix_node_count(spec: JobSpec, layout: Layout) -> Layout:
-    """Fix a range of nodes to the number over which the GPUs divide evenly."""
+def _fix_node_count(
+    spec: JobSpec, layout: Layout, why: str = "the GPUs divide evenly over that number"
+) -> Layout:
+    """Fix a range of nodes to the number that the layout has."""
     if not isinstance(spec.nodes, str):
         return layout
-    message = (
-        f"--nodes={spec.nodes}: slurmkit asks for {layout.nodes}, because the GPUs divide evenly"
-        " over that number"
-    )
+    message = f"--nodes={spec.nodes}: slurmkit asks for {layout.nodes}, because {why}"
     chosen = note("nodes-chosen", message, "--nodes")
     return msgspec.structs.replace(layout, most=None, findings=(*layout.findings, chosen))
 
@@ -308,13 +307,17 @@ def _uneven_tasks(spec: JobSpec, tasks: int, gpus: int) -> Layout:
 
 def _per_job(spec: JobSpec, kind: ResolvedGpus, gpus: int, least: int) -> Layout:
     upto = min(spec.most_nodes or gpus, gpus)
-    even = (n for n in range(least, upto + 1) if gpus % n == 0 and gpus // n <= kind.most)
-    nodes = least if isinstance(spec.nodes, int) else next(even, least)
+    fit = [n for n in range(least, upto + 1) if math.ceil(gpus / n) <= kind.most]
+    # Slurm also spreads them unevenly: better so than over more nodes than there are.
+    there = len(kind.fitting) or upto
+    even = (n for n in fit if gpus % n == 0 and (n <= there or fit[0] > there))
+    nodes = least if isinstance(spec.nodes, int) else next(even, fit[0] if fit else least)
     if gpus < nodes:
         # With --ntasks-per-node sbatch itself computes the nodes, and slurmctld refuses the job.
         left = spec.ntasks is not None and spec.nodes is spec.ntasks_per_node is None
         return (_nodes_left_to_slurm if left else _fewer_than_nodes)(spec, gpus, nodes)
-    layout = _fix_node_count(spec, _with_nodes(spec, nodes, math.ceil(gpus / nodes)))
+    why = f"the GPUs {'divide evenly over' if gpus % nodes == 0 else 'need'} that number"
+    layout = _fix_node_count(spec, _with_nodes(spec, nodes, math.ceil(gpus / nodes)), why)
     layout = _check_gpus_per_node(spec, kind, layout)
     if gpus % nodes == 0:
         return layout

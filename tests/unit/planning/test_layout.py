@@ -61,6 +61,17 @@ def test_a_job_count_that_does_not_divide_stays_a_job_count() -> None:
     assert [f.code for f in layout.findings] == ["gpu-uneven"]
 
 
+@pytest.mark.parametrize("nodes", ["1-3", "1-2", None])
+@pytest.mark.parametrize("gpus", [9, 11, 13])
+def test_gpus_that_divide_over_no_number_of_nodes_take_the_fewest(
+    gpus: int, nodes: str | None
+) -> None:
+    """As sbatch does; on a node there are 8 at most, and only 2 such nodes."""
+    _, layout = made(nodes=nodes, gpus=Gpus(gpus, "a100", "job"))
+    assert (layout.nodes, layout.gpus_in_all, layout.most) == (2, gpus, None)
+    assert [f.code for f in layout.findings if f.severity != "note"] == ["gpu-uneven"]
+
+
 @pytest.mark.parametrize(
     ("options", "code", "fix"),
     [
