@@ -12,14 +12,18 @@ from typing import NamedTuple
 RANK_MARK = ".rank"
 
 _NO_TASK = "4294967294"  # Slurm writes this for %a outside an array
-_PATTERN = re.compile(r"%(?P<width>[1-9]\d?)?(?P<letter>[%AabjJNntsux])")
+_MOST_WIDTH = 10
+# slurmd reads the width with strtoul: zeros before it count for nothing.
+_PATTERN = re.compile(r"%(?P<width>\d+)?(?P<letter>[%AabjJNntsux])", re.ASCII)
+_RESTARTS = re.compile(r"%%|%\d*(?P<letter>[rS])", re.ASCII)
 
 
 class PatternValues(NamedTuple):
     """The values of the patterns of sbatch(1), "filename pattern".
 
     Attributes:
-        first_node: node of the batch script, or of a step on one node; None when unknown.
+        first_node: node of the batch script, or of a step on one node; None when unknown. Before
+            25.11 slurmd writes the node's host name, which is the same on most clusters.
         rank: of a process of step 0, for the patterns of srun(1); None for the batch script.
     """
 
@@ -57,5 +61,13 @@ def expand_pattern(pattern: str, facts: PatternValues) -> str | None:
     return _PATTERN.sub(lambda match: _pad(str(values[match["letter"]]), match["width"]), pattern)
 
 
+def depends_on_restarts(pattern: str) -> bool:
+    """Tell whether a path has `%r` or `%S`: patterns since `LOG_NAMES_RESTARTS_SINCE` only.
+
+    squeue of such a release prints a path with these filled in; accounting does not keep them.
+    """
+    return "\\" not in pattern and any(match["letter"] for match in _RESTARTS.finditer(pattern))
+
+
 def _pad(value: str, width: str | None) -> str:
-    return value.zfill(int(width)) if width and value.isdigit() else value
+    return value.zfill(min(int(width), _MOST_WIDTH)) if width and value.isdigit() else value

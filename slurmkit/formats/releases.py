@@ -9,6 +9,13 @@ from __future__ import annotations
 # src/slurmd/slurmstepd/io.c, `_init_task_stdio_fds`.
 LOG_FOLDERS_MADE_SINCE = (23, 2)
 
+# `%r` (restarts) and `%S` (SLUID) in a log's path: `_is_wildcard` in src/common/print_fields.c.
+# From the same release on, `%N` is the NodeName, before it is the node's host name (`fname_create`
+# in src/slurmd/common/fname.c).
+LOG_NAMES_RESTARTS_SINCE = (25, 11)
+# sacct no longer takes 128 off an exit code of 128 or more: src/sacct/print.c.
+EXIT_CODES_WHOLE_SINCE = (25, 11)
+
 
 def format_release(release: tuple[int, ...]) -> str:
     """Return a release as Slurm writes it: `24.05` for (24, 5, 3)."""

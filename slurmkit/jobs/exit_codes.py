@@ -18,11 +18,11 @@ import msgspec
 
 from slurmkit.errors import SlurmError
 from slurmkit.formats.job_ids import batch_job_ids
+from slurmkit.formats.releases import EXIT_CODES_WHOLE_SINCE
 from slurmkit.jobs.info import JobInfo
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.queue_rows import record_mark
 
-_WHOLE_SINCE = (25, 11)
 _TAKEN_OFF = 128
 _JSON_BATCH = 50  # jobs in one `sacct --json`, which prints all steps in full
 _MOST_JSON = 500  # jobs about which it is asked; the codes of further jobs stay in doubt
@@ -65,12 +65,12 @@ def sacct_exit_code(slurm: SlurmCommands, text: str, state: str) -> str:
     codes = parse_exit_code(text).codes
     if not codes or codes[0] >= _TAKEN_OFF or not (codes[0] or state.startswith("FAILED")):
         return text
-    if _sacct_release(slurm) >= _WHOLE_SINCE:
+    if read_sacct_release(slurm) >= EXIT_CODES_WHOLE_SINCE:
         return text
     return f"{codes[0]} or {codes[0] + _TAKEN_OFF}"
 
 
-def _sacct_release(slurm: SlurmCommands) -> tuple[int, ...]:
+def read_sacct_release(slurm: SlurmCommands) -> tuple[int, ...]:
     """Return sacct's release, e.g. (24, 11, 5); empty if it does not say."""
     if slurm not in _releases:
         try:

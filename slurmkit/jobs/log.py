@@ -11,8 +11,10 @@ from typing import BinaryIO
 import msgspec
 
 from slurmkit.errors import BadInput, LogUnavailable, NoSuchJob, SlurmError, SshError
-from slurmkit.formats.filename_patterns import RANK_MARK
+from slurmkit.formats.filename_patterns import RANK_MARK, depends_on_restarts
+from slurmkit.formats.releases import LOG_NAMES_RESTARTS_SINCE
 from slurmkit.jobs.accounting_records import read_output_pattern, read_work_dir
+from slurmkit.jobs.exit_codes import read_sacct_release
 from slurmkit.jobs.info import JobInfo, fill_output_path
 from slurmkit.jobs.poller import Poller, Watch
 from slurmkit.slurm.commands import SlurmCommands
@@ -258,10 +260,14 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
         absolute = PurePosixPath(which.pattern).is_absolute()
         folder = "/" if absolute else _work_dir(slurm, info)
         path = fill_output_path(which.pattern, info, folder, which.rank or 0)
-        if path is None and not waits:
-            raise LogUnavailable(
-                f"{which.pattern} depends on a node; write the node's name in its place"
+        by_restarts = _is_named_by_restarts(slurm, which.pattern)
+        if by_restarts or (path is None and not waits):
+            on = (
+                "the run (%r, %S); write its number"
+                if by_restarts
+                else "a node; write the node's name"
             )
+            raise LogUnavailable(f"{which.pattern} depends on {on} in its place")
         return path
     if which.rank is not None:
         output = find_log_path(slurm, info, LogFile())
@@ -275,7 +281,16 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
 
 def _path_in_database(slurm: SlurmCommands, info: JobInfo, field: str) -> str | None:
     kept = read_output_pattern(slurm, info, field)
-    return fill_output_path(kept[0], info, kept[1]) if kept else None
+    if kept is None or _is_named_by_restarts(slurm, kept[0]):
+        return None
+    return fill_output_path(kept[0], info, kept[1])
+
+
+def _is_named_by_restarts(slurm: SlurmCommands, pattern: str) -> bool:
+    """Tell whether a path depends on the number of a run, which is not known here."""
+    if not depends_on_restarts(pattern):
+        return False
+    return read_sacct_release(slurm) >= LOG_NAMES_RESTARTS_SINCE
 
 
 def _error_path(slurm: SlurmCommands, info: JobInfo) -> str | None:

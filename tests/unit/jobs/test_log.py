@@ -258,6 +258,20 @@ def test_the_path_of_an_ended_job_is_in_the_database(jobs: FakeJobs, tmp_path: P
     assert b"".join(jobs.cluster().job("7").log()) == b"kept\n"
 
 
+def test_restarts_in_a_path_are_a_pattern_of_new_releases_only(tmp_path: Path) -> None:
+    for release, known in (("25.05.8", True), ("25.11.0", False), ("26.05.3", False)):
+        jobs = FakeJobs(release)
+        jobs.runs = [{"JobID": "7", "StdOut": "out-%r", "WorkDir": str(tmp_path)}]
+        job = jobs.cluster().job("7")
+        if known:
+            assert job.log_path() == str(tmp_path / "out-%r")
+            continue
+        with pytest.raises(LogUnavailable, match="no longer knows"):
+            job.log_path()
+        with pytest.raises(LogUnavailable, match=r"depends on the run \(%r, %S\)"):
+            job.log_path(LogFile(pattern="s-%r"))
+
+
 def test_an_array_has_a_log_for_each_task(jobs: FakeJobs, tmp_path: Path) -> None:
     (tmp_path / "log-7_2").write_text("two\n")
     for task in (1, 2):
