@@ -16,6 +16,11 @@ LOG_NAMES_RESTARTS_SINCE = (25, 11)
 # sacct no longer takes 128 off an exit code of 128 or more: src/sacct/print.c.
 EXIT_CODES_WHOLE_SINCE = (25, 11)
 
+# On these, up to the second exclusive, --cpus-per-task sets SLURM_TRES_PER_TASK, and srun refuses
+# that beside --ntasks-per-gpu, whatever is in it: `_validate_ntasks_per_gpu` in
+# src/common/slurm_opt.c.
+CPUS_BESIDE_TASKS_PER_GPU_FAIL = (23, 11), (25, 5, 1)
+
 
 def format_release(release: tuple[int, ...]) -> str:
     """Return a release as Slurm writes it: `24.05` for (24, 5, 3)."""

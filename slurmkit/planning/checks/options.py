@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.config.files import did_you_mean
-from slurmkit.formats.releases import format_release
+from slurmkit.formats.releases import CPUS_BESIDE_TASKS_PER_GPU_FAIL, format_release
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec, option
@@ -24,6 +24,7 @@ _NODE_SELECTION = ("sockets_per_node", "cores_per_socket", "threads_per_core")
 _TASKS_ON_CORES = ("ntasks_per_socket", "ntasks_per_core")
 _CONS_TRES_ONLY = ("ntasks_per_gpu", "cpus_per_gpu")
 _UNCHECKED_OPTIONS = ("tres-per-task",)
+_REFUSED_VARIABLE = "SLURM_TRES_PER_TASK"
 _SOURCE = "scontrol show license"
 
 
@@ -47,10 +48,25 @@ def unread_options(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]
         yield warning("script-foreign-options", message, "")
     if spec.gpus is None or spec.gpus.is_part:
         yield from _per_gpu_without_gpus(spec, release)
+    yield from _cpus_beside_tasks_per_gpu(spec, release)
     for name in _UNCHECKED_OPTIONS:
         if name in spec.options:
             message = f"--{name} is passed on to sbatch, but slurmkit does not check or estimate it"
             yield warning("unchecked-option", message, "")
+
+
+def _cpus_beside_tasks_per_gpu(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:
+    """Warn of a whole script whose srun some releases refuse to run."""
+    since, until = CPUS_BESIDE_TASKS_PER_GPU_FAIL
+    script = spec.script or ""
+    runs_srun = "srun" in script and _REFUSED_VARIABLE not in script
+    if runs_srun and spec.ntasks_per_gpu and spec.cpus_per_task and since <= release < until:
+        message = (
+            f"on Slurm {format_release(release)} each srun of the script ends at once: srun refuses"
+            f" --ntasks-per-gpu beside --cpus-per-task, which sets {_REFUSED_VARIABLE}; write"
+            f" before it: unset {_REFUSED_VARIABLE}"
+        )
+        yield warning("srun-refuses-cpus", message, "release of Slurm")
 
 
 def _per_gpu_without_gpus(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:

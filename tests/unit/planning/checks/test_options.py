@@ -11,7 +11,7 @@ from recorded_lab import capabilities
 
 from slurmkit.planning.checks import options
 from slurmkit.spec.gpus import Gpus
-from slurmkit.spec.jobspec import Launch
+from slurmkit.spec.jobspec import JobSpec, Launch
 
 BOUND = {"options": {"mem-bind": "local"}, "launch": Launch(cpu_bind="cores")}
 
@@ -60,6 +60,32 @@ def test_what_has_an_effect(spec: dict[str, Any]) -> None:
         options.passed_on_options,
     )  # fmt: skip
     assert [each for check in checks for each in check(asked)] == []
+
+
+@pytest.mark.parametrize(
+    ("release", "warns"),
+    [((23, 2, 8), 0), ((23, 11, 0), 1), ((24, 11, 5), 1), ((25, 5, 0), 1), ((25, 5, 1), 0),
+     ((25, 11, 0), 0)],
+)  # fmt: skip
+def test_srun_refuses_cpus_beside_tasks_per_gpu_on_some_releases(
+    release: tuple[int, ...], warns: int
+) -> None:
+    script = "#!/bin/bash\nsrun train\n"
+    spec = JobSpec(script=script, gpus=Gpus(2), ntasks_per_gpu=1, cpus_per_task=4)
+    found = list(options.unread_options(spec, release))
+    assert [each.code for each in found] == ["srun-refuses-cpus"] * warns
+    if found:
+        assert found[0].message.endswith("unset SLURM_TRES_PER_TASK")
+        assert f"Slurm {release[0]}.{release[1]:02} " in found[0].message
+    for other in (
+        msgspec.structs.replace(spec, cpus_per_task=None),
+        msgspec.structs.replace(spec, script="#!/bin/bash\ntrain\n"),
+        msgspec.structs.replace(
+            spec, script=script.replace("srun", "unset SLURM_TRES_PER_TASK\nsrun")
+        ),
+        JobSpec(command=("train",), gpus=Gpus(2), ntasks_per_gpu=1, cpus_per_task=4),
+    ):
+        assert not list(options.unread_options(other, release))
 
 
 def test_the_release_decides() -> None:
