@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from slurmkit.config.files import did_you_mean
@@ -125,27 +125,39 @@ _OTHER_NODES_FLAGS = ("FLEX", "ANY_NODES")
 
 
 def requested_reservation(request: Request) -> Iterator[Finding]:
-    """Report a reservation that is unknown, over, not allowed, elsewhere, or too small or short."""
-    name = request.spec.reservation
-    if name is None or "," in name:  # Slurm chooses one of several
-        return
+    """Report a reservation that is unknown, over, not allowed, elsewhere, or too small or short.
+
+    Slurm chooses one of several, but refuses the job if one of them is unknown or not allowed
+    (`_get_resv_list` in src/slurmctld/reservation.c).
+    """
+    names = [name for name in (request.spec.reservation or "").split(",") if name]
     known = {each.name: each for each in request.standing.reservations}
+    refused = False
+    for name in names:
+        if found := _refused_reservation(request, name, known):
+            message, code = found
+            rest: Pairs = (("reservation", ",".join(each for each in names if each != name)),)
+            yield error(code, f"{message}; sbatch would refuse it", _RESERVATIONS, rest)
+            refused = True
+    if len(names) == 1 and not refused:
+        yield from _size(request, known[names[0]])
+        yield from _ends_first(request, known[names[0]])
+
+
+def _refused_reservation(
+    request: Request, name: str, known: Mapping[str, Reservation]
+) -> tuple[str, str] | None:
+    """Return why slurmctld refuses a reservation, with the code of the finding."""
     if name not in known:
         hint = did_you_mean(name, sorted(known)) if known else "there is none"
-        message = f"no reservation {name!r}; {hint}; sbatch would refuse it"
-        yield error("no-reservation", message, _RESERVATIONS, (("reservation", ""),))
-        return
+        return f"no reservation {name!r}; {hint}", "no-reservation"
     reservation = known[name]
     if reservation.end <= request.standing.taken:
-        message = f"reservation {name} has ended; sbatch would refuse it"
-        yield error("reservation-over", message, _RESERVATIONS, (("reservation", ""),))
-    elif not may_use(request, reservation):
-        who = ", ".join((*reservation.users, *reservation.accounts, *reservation.groups))
-        message = f"reservation {name} is for {who or 'others'}; sbatch would refuse it"
-        yield error("reservation-access", message, _RESERVATIONS, (("reservation", ""),))
-    else:
-        yield from _size(request, reservation)
-        yield from _ends_first(request, reservation)
+        return f"reservation {name} has ended", "reservation-over"
+    if may_use(request, reservation):
+        return None
+    who = ", ".join((*reservation.users, *reservation.accounts, *reservation.groups))
+    return f"reservation {name} is for {who or 'others'}", "reservation-access"
 
 
 def may_use(request: Request, reservation: Reservation) -> bool:

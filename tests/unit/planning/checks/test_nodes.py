@@ -19,6 +19,7 @@ from checked_requests import (
 )
 from recorded_lab import RELEASES, capabilities, standing
 
+from slurmkit.planning.checks import access
 from slurmkit.planning.checks.registry import check
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.model import Capabilities, Reservation
@@ -304,6 +305,26 @@ def test_a_reservation_that_cannot_be_used(
     assert finding.code == code
     assert finding.fix_words == fix
     assert not [f for f in fixed(asked, finding) if f.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "fix"),
+    [
+        ("unknown,course", "no-reservation", "--reservation=course"),
+        ("course,unknown", "no-reservation", "--reservation=course"),
+        ("course,course", None, ""),
+    ],
+)
+def test_of_several_reservations_each_must_be_there(names: str, code: str | None, fix: str) -> None:
+    asked = request(where=reserved(), reservation=names)
+    found = list(access.requested_reservation(asked))
+    assert [(each.code, each.fix_words) for each in found] == ([(code, fix)] if code else [])
+
+
+def test_of_several_reservations_each_must_be_allowed() -> None:
+    asked = request(where=reserved(users=("bob",)), reservation="course,gone")
+    found = list(access.requested_reservation(asked))
+    assert [each.code for each in found] == ["reservation-access", "no-reservation"]
 
 
 @pytest.mark.parametrize("flags", [(), ("FLEX",)])
