@@ -11,7 +11,7 @@ _FORMS = "minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:
 _LONGEST = (2**32 - 3) * 60
 _ENDLESS = ("UNLIMITED", "INFINITE", "-1")
 _LIMIT = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
+    r"(?:(?P<days>\d+)-(?:(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?)?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
     r"|(?P<m>\d+)(?::(?P<s>\d+))?)"
 )

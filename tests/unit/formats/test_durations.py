@@ -17,6 +17,7 @@ from slurmkit.formats.durations import format_duration, parse_time_limit, reform
         ("60:30", 3630),
         ("1:00:00", 3600),
         ("2-0", 172800),
+        ("1-", 86400),
         ("1-12:30", 131400),
         ("1-02:03:04", 93784),
     ],
@@ -25,7 +26,9 @@ def test_forms(text: str, seconds: int) -> None:
     assert parse_time_limit(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "ten", "1h", "-5", "1:2:3:4", "1-", "1.5", "10\n#"])
+@pytest.mark.parametrize(
+    "text", ["", "ten", "1h", "-5", "1:2:3:4", "1--2", "1-2:", "1-:30", "1.5", "10\n#"]
+)
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="not one of Slurm's forms"):
         parse_time_limit(text)
