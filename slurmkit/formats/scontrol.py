@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ _PRINTED_LIST = re.compile(rf"{_PRINTED}(?:,{_PRINTED})*")
 # A list as a user may write it: `r[1-2]n[1-8]x,c[01-10]`.
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\]]*\])+")
 _BRACKET = re.compile(r"(\d*)\[([^\]]*)\](?=(\d*))")
+_NOT_CLUSTERSHELL = re.compile(r"[\d\]]\[")
 _MOST_NODES = 1 << 16  # Slurm allows 65,533 nodes (MAX_SLURM_NODES)
 _PARENTHESES = re.compile(r"\([^)]*\)")  # `(S:0-1)`, `(IDX:0,2)`
 _FLAG_SIGNS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN"}
@@ -193,6 +195,8 @@ def expand_typed_nodes(text: str) -> tuple[str, ...]:
     clustershell = _clustershell()
     try:
         _refuse_huge_list(text)
+        if _NOT_CLUSTERSHELL.search(text):
+            text = ",".join(map(_written_out, _ITEM.findall(text)))
         return tuple(clustershell.NodeSet(text, resolver=clustershell.RESOLVER_NOGROUP))
     # ClusterShell raises AssertionError for a range that is too large.
     except (clustershell.NodeSetException, AssertionError, ValueError) as error:
@@ -207,6 +211,28 @@ def _refuse_huge_list(text: str) -> None:
     )
     if sum(sizes) > _MOST_NODES:
         raise ValueError(f"it names more than {_MOST_NODES} nodes")
+
+
+def _written_out(item: str) -> str:
+    """Write the names of `c[1-2][3-4]` out, which ClusterShell does not take.
+
+    It reads `c1[2-13]` as c12 to c113; for Slurm these are twelve names, as each digit before
+    the bracket belongs to the prefix.
+    """
+    if not _NOT_CLUSTERSHELL.search(item):
+        return item
+    texts = re.split(r"\[([^\]]*)\]", item)
+    parts = [_range_numbers(text) if at % 2 else [text] for at, text in enumerate(texts)]
+    return ",".join(map("".join, itertools.product(*parts)))
+
+
+def _range_numbers(ranges: str) -> list[str]:
+    ends = (one.partition("-") for one in ranges.split(","))
+    return [
+        f"{number:0{len(first)}}"
+        for first, dash, last in ends
+        for number in range(int(first), int(last if dash else first) + 1)
+    ]
 
 
 def _bracket_size(before: str, ranges: str, after: str) -> int:

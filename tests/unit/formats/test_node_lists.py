@@ -20,8 +20,25 @@ def test_lists_of_slurm_and_of_users() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("c[1-1][2-3]", ("c12", "c13")),
+        ("c[1-2][09-10]x,d5", ("c109x", "c110x", "c209x", "c210x", "d5")),
+        ("r[1,3][2]n[1-2]", ("r12n1", "r12n2", "r32n1", "r32n2")),
+        ("c1[9-11]", ("c19", "c110", "c111")),
+        ("c[0-1][0-1][7]", ("c007", "c017", "c107", "c117")),
+    ],
+)
+def test_brackets_of_a_user_are_expanded_as_slurm_does(text: str, names: tuple[str, ...]) -> None:
+    assert set(expand_typed_nodes(text)) == set(names)
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "c[1-2][1-999999]",
+        "c[1-2][a]",
+        "c[1-2][]",
         "c[1-2]d[3-4]1000000000000",
         "19[1-65535]-",
         "c[1-99999999999]",
