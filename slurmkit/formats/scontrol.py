@@ -29,7 +29,16 @@ _BRACKET = re.compile(r"(\d*)\[([^\]]*)\](?=(\d*))")
 _NOT_CLUSTERSHELL = re.compile(r"[\d\]]\[")
 _MOST_NODES = 1 << 16  # Slurm allows 65,533 nodes (MAX_SLURM_NODES)
 _PARENTHESES = re.compile(r"\([^)]*\)")  # `(S:0-1)`, `(IDX:0,2)`
-_FLAG_SIGNS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "%": "POWERING_DOWN"}
+_FLAG_SIGNS = {  # sinfo(1), NODE STATE CODES
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+}
 
 
 def parse_records(text: str, first: str) -> Iterator[dict[str, str]]:

@@ -12,6 +12,15 @@ _UNUSABLE = frozenset(
     "DOWN DRAIN DRAINING DRAINED FAIL FUTURE ERROR UNKNOWN NOT_RESPONDING INVAL INVALID_REG".split()
 )
 
+# A node in one of these does not answer, and comes back by itself.
+_SILENT_FOR_NOW = frozenset("POWERING_UP POWERED_DOWN POWERING_DOWN REBOOT_ISSUED".split())
+
+
+def states_that_count(states: Iterable[str]) -> frozenset[str]:
+    """Return a node's states without NOT_RESPONDING where nothing can respond, e.g. at its boot."""
+    counted = frozenset(states)
+    return counted - {"NOT_RESPONDING"} if counted & _SILENT_FOR_NOW else counted
+
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node's shape, and its state when it was read.
@@ -41,7 +50,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def usable(self) -> bool:
         """Whether jobs can start on the node, now or once others end."""
-        return _UNUSABLE.isdisjoint(self.states)
+        return _UNUSABLE.isdisjoint(states_that_count(self.states))
 
     def count(self, name: str, type_: str | None = None) -> int:
         """Return the number of resources of that name, of one type or of all types."""

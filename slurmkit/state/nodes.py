@@ -20,7 +20,7 @@ from slurmkit.formats.display import format_time
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.capabilities import parse_node
 from slurmkit.state.gres import GresUse, HoldingJob, parse_gres_uses, read_holding_jobs
-from slurmkit.state.model import Node
+from slurmkit.state.model import Node, states_that_count
 
 # `Reason=bad DIMM [root@1795214412]`; the text is an administrator's and may hold anything.
 _REASON = re.compile(
@@ -33,6 +33,7 @@ _UNAVAILABLE = {
     "MAINT": "reserved",
     "MAINTENANCE": "reserved",
     "RESERVED": "reserved",
+    "POWER_DOWN": "powering down",  # asked for: no further job gets the node
     "POWERING_DOWN": "powering down",
     "REBOOT_ISSUED": "rebooting",
     "BLOCKED": "blocked by the topology",
@@ -98,7 +99,7 @@ class NodeRow(Node, frozen=True, kw_only=True, gc=False):
     @property
     def kind(self) -> str:
         """The state in one word: `down`, `drained`, or the base state, for example `idle`."""
-        if _DOWN & set(self.states):
+        if _DOWN & states_that_count(self.states):
             return "down"
         return self.states[0].lower() if self.usable else "drained"
 

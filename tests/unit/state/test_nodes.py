@@ -134,6 +134,14 @@ def row(**changes: str) -> NodeRow:
         ({"State": "IDLE+CLOUD+POWERING_DOWN"}, "powering down"),
         ({"State": "IDLE+CLOUD+POWERED_DOWN"}, None),
         ({"State": "IDLE+REBOOT_ISSUED"}, "rebooting"),
+        ({"State": "IDLE+NOT_RESPONDING+REBOOT_ISSUED"}, "rebooting"),
+        ({"State": "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"}, None),
+        ({"State": "MIXED+CLOUD+NOT_RESPONDING"}, "down"),
+        ({"State": "DOWN+CLOUD+NOT_RESPONDING+POWERING_UP"}, "down"),
+        ({"State": "MIXED+CLOUD+POWER_DOWN"}, "powering down"),
+        ({"State": "IDLE!"}, "powering down"),
+        ({"State": "IDLE^"}, "rebooting"),
+        ({"State": "IDLE$"}, "reserved"),
         ({"State": "IDLE+BLOCKED"}, "blocked by the topology"),
         ({"Partitions": ""}, "in no partition"),
         ({"State": "DOWN*+DRAIN"}, "down"),
@@ -143,6 +151,11 @@ def row(**changes: str) -> NodeRow:
 )
 def test_where_no_job_can_start(changes: dict[str, str], why: str | None) -> None:
     assert row(**changes).why_closed == why
+
+
+def test_a_node_that_boots_for_a_job_is_not_down() -> None:
+    booting = row(State="MIXED+CLOUD+NOT_RESPONDING+POWERING_UP")
+    assert (booting.kind, booting.usable) == ("mixed", True)
 
 
 def test_unknown_is_unknown() -> None:
