@@ -201,15 +201,19 @@ def options_for_gpus(request: Request) -> Iterator[Finding]:
 def fewest_cpus(request: Request) -> Iterator[Finding]:
     """Warn of `--mincpus` beside tasks that take fewer CPUs: Slurm gives only those."""
     spec = request.spec
-    if spec.mincpus is None or spec.cpus_per_task is None:
+    if spec.mincpus is None or not (spec.cpus_per_task or spec.ntasks):
         return
     cpus = request.per_node.get("cpu", 0)
     if cpus < spec.mincpus:
+        each = ""  # of one task on each node Slurm raises the CPUs to --mincpus
+        if spec.ntasks:
+            each = str(-(-spec.mincpus // -(-request.tasks // request.nodes)))
+        change = f"give --cpus-per-task={each}" if each else "leave --cpus-per-task out"
         message = (
             f"--mincpus={spec.mincpus} selects nodes with so many CPUs free, but the tasks take"
-            f" only {cpus} of them; leave --cpus-per-task out"
+            f" only {cpus} of them; {change}"
         )
-        fix: Pairs = (("cpus-per-task", ""),)
+        fix: Pairs = (("cpus-per-task", each),)
         yield warning("mincpus-unused", message, "sbatch(1) --mincpus", fix)
 
 

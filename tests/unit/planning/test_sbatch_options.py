@@ -117,6 +117,18 @@ def test_fewest_cpus_of_a_node() -> None:
     assert (found.code, found.fix_words) == ("mincpus-unused", "no --cpus-per-task")
 
 
+@pytest.mark.parametrize("script", [None, SCRIPT])
+def test_fewest_cpus_beside_a_number_of_tasks_only_select_nodes(script: str | None) -> None:
+    """As for raw sbatch: 4 CPUs."""
+    plan = made(mincpus=16, ntasks=4, nodes=1, **({"script": script} if script else {}))
+    assert uses(plan)[0] == 4.0
+    assert options(plan)["mincpus"] == "16"
+    (found,) = plan.warnings
+    assert (found.code, found.fix_words) == ("mincpus-unused", "--cpus-per-task=4")
+    enough = made(mincpus=16, ntasks=4, nodes=1, cpus_per_task=4)
+    assert (uses(enough)[0], enough.warnings) == (16.0, ())
+
+
 def test_gpus_for_each_socket() -> None:
     plan = made(gpus=Gpus(4, "a100", sockets=2), sockets_per_node=2)
     sent = options(plan)
