@@ -19,7 +19,12 @@ from slurmkit.planning.arrays import (
     with_sweep_marks,
 )
 from slurmkit.planning.checks.files import check_files
-from slurmkit.planning.checks.live import TOO_FEW_SWITCHES, check_dependencies, check_topology
+from slurmkit.planning.checks.live import (
+    TOO_FEW_SWITCHES,
+    check_dependencies,
+    check_topology,
+    is_about_dependency,
+)
 from slurmkit.planning.checks.options import gpu_binding, unread_options
 from slurmkit.planning.checks.partition import named_partitions, partition_names
 from slurmkit.planning.checks.registry import check_all
@@ -235,6 +240,7 @@ class _FixTrials:
         self.late = False
         self._spec = spec
         self._site = site
+        self._asked = tuple(filter(is_about_dependency, checked.errors))  # by commands of Slurm
         self._own_doubts = {each.key for each in checked.warnings if each.keeps_from_starting}
         self._passed: dict[Pairs, bool] = {}
         self._deadline = time.monotonic() + _TRIAL_SECONDS
@@ -278,7 +284,12 @@ class _FixTrials:
         except SlurmkitError:  # also a site's policy that fails on this job only
             return None
         doubts = (each for each in again.warnings if each.keeps_from_starting)
-        return (*again.errors, *(each for each in doubts if each.key not in self._own_doubts))
+        asked = self._asked if changed.dependency == self._spec.dependency else ()
+        return (
+            *again.errors,
+            *asked,
+            *(each for each in doubts if each.key not in self._own_doubts),
+        )
 
 
 def _can_be_tried(error: Finding) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import msgspec
+
 from slurmkit.errors import BadInput, DatabaseDown, NoSuchJob, SlurmError
 from slurmkit.formats.durations import format_duration, parse_time_limit
 from slurmkit.formats.scontrol import expand_nodes, fold_nodes, parse_records
@@ -72,13 +74,29 @@ def check_dependencies(slurm: SlurmCommands, spec: JobSpec) -> tuple[Finding, ..
         ended = _states(slurm, [*sacct, f"--jobs={','.join(gone)}"]) if gone else {}
     except DatabaseDown:
         ended = None
+    kept = text
     for kind, job in asked:
         states = _states_of_job(job, queued)
         parent = DependencyState(
             kind, job, states or _states_of_job(job, ended or {}), in_queue=bool(states)
         )
-        findings += _check_parent(parent, text, known=ended is not None)
-    return tuple(dict.fromkeys(findings))
+        found = tuple(_check_parent(parent, text, known=ended is not None))
+        findings += found
+        if any(each.severity == "error" for each in found):
+            kept = _without(kept, job)[0][1]
+    # One fix for all errors: without one of the jobs alone, the others still stop the job.
+    fix: Pairs = (("dependency", kept),)
+    return tuple(
+        dict.fromkeys(
+            msgspec.structs.replace(each, fix=fix) if each.severity == "error" else each
+            for each in findings
+        )
+    )
+
+
+def is_about_dependency(finding: Finding) -> bool:
+    """Tell whether a finding is about the jobs of `--dependency`, which only commands can tell."""
+    return finding.code in ("dependency-unknown", "dependency-never", "dependency-over")
 
 
 def _parse_dependency(text: str) -> list[tuple[str, str]]:

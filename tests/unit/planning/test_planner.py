@@ -324,6 +324,17 @@ def test_trying_fixes_searches_for_no_others(monkeypatch: pytest.MonkeyPatch) ->
     assert [request.partition.name for request in searched] == ["gpu", "mig"]
 
 
+@pytest.mark.parametrize("on", ["afterok:99", "afterok:99:98"])
+def test_a_fix_takes_an_unknown_job_out_of_the_dependency_too(on: str) -> None:
+    border = slurm()
+    border._answers |= {"squeue": lambda *_: "", "sacct": lambda *_: ""}
+    made = plan(JobSpec(command=("x",), mem="600G", dependency=on), Lab(border))
+    assert set(codes(made.errors)) > {"dependency-unknown"}
+    assert {each.fix for each in made.errors} == {(("mem", "500G"), ("dependency", ""))}
+    alone = plan(JobSpec(command=("x",), mem="1G", dependency=on), Lab(border))
+    assert {each.fix for each in alone.errors} == {(("dependency", ""),)}
+
+
 def test_fixes_that_there_is_no_time_to_try_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = JobSpec(command=("x",), mem="600G")
     site = SiteState(capabilities(), standing())

@@ -202,6 +202,7 @@ HERE = "12 RUNNING\n13 FAILED\n14 COMPLETED\n20_1 FAILED\n20_[2-9] PENDING\n21_1
         ("afterok:12:99", "dependency-unknown", "error", "--dependency=afterok:12"),
         ("afterok:12,afterany:99", "dependency-unknown", "error", "--dependency=afterok:12"),
         ("afterok:12?afterany:99", "dependency-unknown", "error", "--dependency=afterok:12"),
+        ("afterok:13:12", "dependency-never", "error", "--dependency=afterok:12"),
         ("afterok:30", "dependency-over", "error", "no --dependency"),
         ("afterany:30", "dependency-over", "note", "no --dependency"),
         ("afterok:31", "dependency-never", "error", "no --dependency"),
@@ -215,6 +216,12 @@ def test_dependencies(on: str, code: str | None, severity: str | None, fix: str)
         return
     (finding,) = found
     assert (finding.code, finding.severity, finding.fix_words) == (code, severity, fix)
+
+
+def test_jobs_that_cannot_be_waited_for_have_one_fix() -> None:
+    found = depends("afterok:13:12,afterany:99,after:98", here=HERE)
+    assert [each.code for each in found] == ["dependency-never", *["dependency-unknown"] * 2]
+    assert {each.fix_words for each in found} == {"--dependency=afterok:12"}
 
 
 def test_an_unknown_job_while_slurmdbd_is_down_is_said_to_be_unknown() -> None:
