@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 _STEP_FIELDS = ("JobID", "State", "ExitCode", "NodeList", "JobName")
 _NOT_FAILED = ("COMPLETED", "RUNNING", "PENDING")
+_STEP_LOST_MEMORY = (
+    "a step ran out of memory, and a process of it may have been killed: the job completed, because"
+    " its script ended with exit code 0"
+)
 _SOON = 120  # seconds after the end of a job within which its preemptor starts
 
 
@@ -61,6 +65,9 @@ def explain_end(cluster: JobCluster, job_id: str) -> Explanation:
     last_line = (
         [f"last line of rank {failed.rank}: {failed.lines[-1]}"] if failed and failed.lines else []
     )
+    steps = tuple(_steps(cluster.slurm, info.job_id))
+    if outcome.kind == "completed" and any(step.state == "OUT_OF_MEMORY" for step in steps):
+        means, advice = _STEP_LOST_MEMORY, END_ADVICE["out_of_memory"]
     details = [
         *([means] if means else []),
         *reading.tasks,
@@ -74,7 +81,7 @@ def explain_end(cluster: JobCluster, job_id: str) -> Explanation:
         details=tuple(details),
         exit_code=info.exit_code,
         ended=info.ended,
-        steps=tuple(_steps(cluster.slurm, info.job_id)) if outcome.kind != "completed" else (),
+        steps=steps,
         first_error=reading.first_error if shows_error else None,
         error_means=reading.means if shows_error else "",
         log=log,

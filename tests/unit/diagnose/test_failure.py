@@ -188,6 +188,25 @@ def test_the_codes_of_failed_steps_are_in_doubt_too(tmp_path: Path) -> None:
     assert [step.exit_code for step in told.ended.steps] == ["72 or 200"]
 
 
+@pytest.mark.parametrize(
+    ("state", "means"), [("OUT_OF_MEMORY", "a step ran out of memory"), ("FAILED", ""), (None, "")]
+)
+def test_a_completed_job_tells_of_a_step_that_was_lost(
+    tmp_path: Path, state: str | None, means: str
+) -> None:
+    """The script went on after srun and ended with 0."""
+    jobs = failed_job(tmp_path, "", code="0:0")
+    jobs.runs[0] = {**jobs.runs[0], "State": "COMPLETED"}
+    jobs.steps = [{"JobID": "7", "State": "COMPLETED"}, {"JobID": "7.batch", "State": "COMPLETED"}]
+    jobs.steps += [{"JobID": "7.0", "State": state, "ExitCode": "0:125"}] if state else []
+    told = failure.explain_end(jobs.cluster(), "7").ended
+    assert told is not None
+    assert told.kind == "completed"
+    assert [step.state for step in told.steps] == ([state] if state else [])
+    assert any(means in each for each in told.details) == bool(means)
+    assert told.advice == ("ask for more memory: --mem or --mem-per-cpu" if means else "")
+
+
 def failed_job(folder: Path, log: str, code: str, release: str = "24.11.5") -> FakeJobs:
     """A failed job with that log, which slurmctld has forgotten."""
     (folder / "log").write_text(log, "utf-8")
