@@ -90,4 +90,5 @@ def format_state_counts(counts: dict[str, int]) -> str:
 
 def format_state(name: str, reason: str) -> str:
     """Write a state; for a pending job add its reason, once Slurm has one."""
-    return f"{name} ({reason})" if name == "PENDING" and reason != "None" else name
+    known = reason not in ("", "None")
+    return f"{name} ({reason})" if name == "PENDING" and known else name

@@ -21,6 +21,7 @@ from slurmkit.errors import (
     SlurmTimeout,
 )
 from slurmkit.jobs.backends.commands import SubmitOverrides
+from slurmkit.jobs.describe import format_state
 from slurmkit.jobs.info import parse_gpu_indices
 from slurmkit.planning.planner import Plan
 from slurmkit.spec.jobspec import JobSpec
@@ -417,3 +418,11 @@ def test_a_line_that_slurm_cannot_have_written_says_nothing(line: str) -> None:
     """
     true = "     Nodes=c1 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)"
     assert parse_gpu_indices(f"JobName=x\n{line}\n{true}\n", "c[1-4]") == {"c1": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("", "PENDING"), ("None", "PENDING"), ("Resources", "PENDING (Resources)")],
+)
+def test_a_state_has_its_reason_once_slurm_has_one(reason: str, words: str) -> None:
+    assert format_state("PENDING", reason) == words
