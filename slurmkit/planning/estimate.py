@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from functools import reduce
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ PriceAt = Callable[[str, dt.date], Price | None]
 GpuPart = Literal["shard", "mps"]
 WeightOf = Callable[[str, GpuPart], float | None]
 """Returns how many whole GPUs one shard or MPS unit of a GPU type counts as; None if unknown."""
+Number = TypeVar("Number", float, Decimal)
 _TYPED = "gres/gpu:"
 _PARTS: tuple[GpuPart, ...] = ("shard", "mps")
 # Options that slurmkit only passes on, and the TRES whose amounts they set.
@@ -188,6 +190,49 @@ def _rounded_or_unknown(number: float | None) -> str:
     return "unknown" if number is None else format_number(number)
 
 
+def estimate_in_all(requests: Sequence[Request]) -> Estimate:
+    """Estimate the most that the job can use in any of the partitions it may run in.
+
+    Args:
+        requests: the job in each partition that it names, at least one.
+    """
+    able = [request for request in requests if request.fitting] or requests
+    return reduce(_most_of_both, map(estimate_range, able))
+
+
+def _most_of_both(one: Estimate, other: Estimate) -> Estimate:
+    """Return the most of each amount in two partitions; unknown where one of them is."""
+    ours, theirs = one.gpu_hours, other.gpu_hours
+    gpus = None
+    if ours is not None and theirs is not None:
+        gpus = {kind: max(ours.get(kind, 0), theirs.get(kind, 0)) for kind in ours | theirs}
+    bills = max(one, other, key=lambda e: (e.billing_hours is None, e.billing_hours or 0))
+    shares = [each.share for each in (one, other) if each.share]
+    same_currency = one.currency == other.currency
+    return msgspec.structs.replace(
+        one,
+        nodes=max(one.nodes, other.nodes),
+        hours=_larger(one.hours, other.hours),
+        gpu_hours=gpus,
+        cpu_hours=_larger(one.cpu_hours, other.cpu_hours),
+        memory_hours=_larger(one.memory_hours, other.memory_hours),
+        billing=bills.billing,
+        billing_hours=bills.billing_hours,
+        cost=_larger(one.cost, other.cost) if same_currency else None,
+        cloud_cost=_larger(one.cloud_cost, other.cloud_cost) if same_currency else None,
+        share=max(shares, key=_tightness, default=None),
+        sources=other.sources | one.sources | {"billing": bills.sources["billing"]},
+    )
+
+
+def _larger(one: Number | None, other: Number | None) -> Number | None:
+    return None if one is None or other is None else max(one, other)
+
+
+def _tightness(share: BudgetShare) -> tuple[bool, float]:
+    return share.left <= 0, share.share or 0.0
+
+
 def estimate_range(request: Request) -> Estimate:
     """Estimate for the most nodes the job can get, and include the estimate for the fewest."""
     builder = request_builder(request)
@@ -320,7 +365,7 @@ def _tightest_budget(request: Request) -> BudgetShare | None:
         balance for balance in tres_minutes_budgets(request) if balance.limit.tres not in unknown
     )
     shares = [_budget_share(balance, request.tasks_in_array) for balance in known]
-    return max(shares, key=lambda s: (s.left <= 0, s.share or 0.0), default=None)
+    return max(shares, key=_tightness, default=None)
 
 
 def _budget_share(balance: TresMinutesBudget, tasks: int) -> BudgetShare:

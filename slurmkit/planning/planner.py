@@ -29,7 +29,7 @@ from slurmkit.planning.checks.options import gpu_binding, unread_options
 from slurmkit.planning.checks.partition import named_partitions, partition_names
 from slurmkit.planning.checks.registry import check_all
 from slurmkit.planning.containers import ContainerStep, check_architecture, container_step
-from slurmkit.planning.estimate import Estimate, estimate_range
+from slurmkit.planning.estimate import Estimate, estimate_in_all
 from slurmkit.planning.fabric import with_nccl_variables
 from slurmkit.planning.gpu_request import ResolvedGpus
 from slurmkit.planning.launchers.base import Launcher, LaunchStep, make_launcher
@@ -341,7 +341,7 @@ def _plan_and_check(
         warnings=_of(findings, "warning"),
         notes=_of(findings, "note"),
         changes=resolved.changes,
-        estimate=estimate_range(requests[0]) if requests else None,
+        estimate=estimate_in_all(requests) if requests else None,
         spec=job.spec,
         capabilities_taken=site.capabilities.taken,
     )

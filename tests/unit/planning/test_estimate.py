@@ -9,16 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 from checked_requests import replace, request, with_config, with_limits, with_partition, with_qos
-from recorded_lab import capabilities
+from recorded_lab import capabilities, standing
 
 from slurmkit.config.prices import Price, part_weight
 from slurmkit.planning.estimate import (
     Estimate,
     estimate,
+    estimate_in_all,
     estimate_range,
     possible_gpu_types,
 )
+from slurmkit.planning.planner import plan_offline
+from slurmkit.planning.request import SiteState
 from slurmkit.spec.gpus import Gpus
+from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.model import Limits, LimitUsage
 
 DAY = dt.date(2023, 1, 1)
@@ -311,3 +315,26 @@ def test_whole_nodes_differ_in_size() -> None:
     text = dict(found.facts())["Nodes"]
     assert text.startswith("1, as Slurm finds them free; the lines below are for the largest;")
     assert estimate_range(request(exclusive=True, gpus=Gpus(1, "h100"), mem="1G")).least is None
+
+
+def test_of_several_partitions_the_most_of_any_counts() -> None:
+    """Slurm chooses among them when the job starts."""
+    known = with_partition("gpu", billing_weights={"cpu": 1.0}, default_time=60)
+    known = with_partition("cpu", known, billing_weights={"cpu": 5.0}, default_time=30)
+    both = [
+        request(known, partition=name, cpus_per_task=4, mem="1G", time=None)
+        for name in ("gpu", "cpu")
+    ]
+    for asked in (both, both[::-1]):
+        found = estimate_in_all(asked)
+        assert (found.cpu_hours, found.billing, found.billing_hours) == (4.0, 20, 10.0)
+        assert found.sources["billing"] == "partition cpu: TRESBillingWeights"
+    endless = request(with_partition("cpu", known, default_time=None, max_time=None),
+                      partition="cpu", cpus_per_task=4, mem="1G", time=None)  # fmt: skip
+    assert estimate_in_all([both[0], endless]).cpu_hours is None
+    plan = plan_offline(
+        JobSpec(command=("x",), partition="gpu,cpu", cpus_per_task=4, mem="1G", time="30"),
+        SiteState(known, standing()),
+    )
+    assert plan.estimate is not None
+    assert plan.estimate.billing == 20
