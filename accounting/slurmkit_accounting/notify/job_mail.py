@@ -51,6 +51,7 @@ from slurmkit_accounting.notify.mail import check_address
 from slurmkit_accounting.notify.mail_settings import MailSettings, settings_of
 from slurmkit_accounting.notify.mailings import (
     ENDS,
+    MOST_OF_USER,
     OF_THE_DAY,
     Mailing,
     MailingPlan,
@@ -243,8 +244,13 @@ class JobMailer:
         *,
         most: int | None = None,
     ) -> RoundResult:
-        """Send mails until all are sent, the round has sent enough, or the server is away."""
+        """Send mails until all are sent, the round has sent enough, or the server is away.
+
+        With a limit for the round, a user with mails to very many addresses has a limit, too:
+        nobody's new mails wait for all of them.
+        """
         result = RoundResult()
+        tries: Counter[str] = Counter()  # by user
         failures: Counter[str] = Counter()  # by user
         in_a_row: set[str] = set()  # users
         for mailing in due:
@@ -256,6 +262,9 @@ class JobMailer:
             if failures[user] >= _MOST_FAILURES:
                 result.add_failure("")
                 continue
+            if most is not None and tries[user] >= MOST_OF_USER:
+                continue
+            tries[user] += 1
             why = self._send(ledger, jobs, mailing, result)
             if not why:
                 in_a_row.clear()

@@ -26,7 +26,7 @@ from slurmkit_accounting.notify.spool import EventKind, JobEvent
 ENDS: frozenset[EventKind] = frozenset(("end", "fail"))
 _GATHER_SECONDS = 600  # in which the same news of an array's tasks are one mail
 _QUIET_SECONDS = 60  # without a further end of an array's tasks, before its mail
-_MOST_OF_USER = 20  # mails for one user in a round; more become one, as the mail of a day
+MOST_OF_USER = 20  # mails for one user in a round; more to an address become one, as of a day
 _SEVERAL = "several/"
 _DAY = "day/"  # a mail of the day
 
@@ -100,16 +100,16 @@ class MailingPlan:
         yield from _in_turn(tried + sorted(found, key=lambda each: each.events[0].row))
 
     def of_the_day(self, waiting: Iterable[WaitingEvent], now: int) -> Iterator[Mailing]:
-        """Yield one mail for each user and address."""
+        """Yield one mail for each user and address, in turn as `at_once`."""
         begun, fresh = _split(waiting)
-        yield from self._begun(begun)
+        tried = list(self._begun(begun))
         of_user: _OfUser = defaultdict(list)
         for mailing in self._ends(fresh, now):
             of_user[mailing.first.user, mailing.first.address].append(mailing)
         for events in _grouped(each for each in fresh if each.event.kind not in ENDS).values():
             mailing = Mailing(about=_about(events[0].event), events=tuple(events))
             of_user[mailing.first.user, mailing.first.address].append(mailing)
-        yield from (_several(mailings, _DAY) for mailings in of_user.values())
+        yield from _in_turn(tried + [_several(mailings, _DAY) for mailings in of_user.values()])
 
     def _begun(self, begun: dict[str, list[WaitingEvent]]) -> Iterator[Mailing]:
         """Yield the mails that were tried before, with the same events."""
@@ -295,7 +295,7 @@ def _joined(mailings: list[Mailing]) -> list[Mailing]:
     """Join very many mails of a user to one for all; the start of an array has its own."""
     single = [each for each in mailings if _is_array_news(each.first)]
     others = [each for each in mailings if not _is_array_news(each.first)]
-    return [*single, _several(others, _SEVERAL)] if len(others) > _MOST_OF_USER else mailings
+    return [*single, _several(others, _SEVERAL)] if len(others) > MOST_OF_USER else mailings
 
 
 def _is_array_news(event: JobEvent) -> bool:

@@ -581,6 +581,26 @@ def test_a_user_with_very_many_mails_does_not_delay_others(
     ]  # fmt: skip
 
 
+def test_mails_of_a_user_to_very_many_addresses_do_not_delay_others(lab: Lab) -> None:
+    """New mails of others wait for the end of a round."""
+    for number in range(1, 31):
+        lab.event(number, "Began", address=f"a{number}@lab.example")
+    lab.event(31, "Began", at=NOW + 31, **of_user("bob"))
+    assert lab.run() == "21 mails sent"
+    assert ["bob@lab.example"] in lab.inbox.recipients
+    assert lab.run() == "10 mails sent"
+    assert lab.waiting == 0
+
+
+def test_the_mails_of_the_day_go_out_in_turn(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mail, "settings_of", lambda *_: MailSettings("daily"))
+    for number in range(1, 31):
+        lab.event(number, address=f"a{number}@lab.example")
+    lab.event(31, at=NOW + 31, **of_user("bob"))
+    assert lab.mailer.digest(NOW + 3600) == "31 mails sent"
+    assert lab.inbox.recipients[1] == ["bob@lab.example"]
+
+
 def of_user(user: str) -> dict[str, Any]:
     return {"JOB_USER": user, "JOB_UID": 10012, "address": f"{user}@lab.example"}
 
