@@ -25,7 +25,7 @@ from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters
-from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter, short_name
+from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter
 from slurmkit_accounting.notify.owners_files import NO_ANSWER, FileReader, OwnersFiles
 from slurmkit_accounting.notify.run_summary import (
     EndedRun,
@@ -133,10 +133,12 @@ class EndedJobs:
     def explain(self, event: JobEvent, job_id: str) -> EndExplanation | None:
         """Explain how a job or task ended, as `slurmkit why` does; None if Slurm does not say.
 
+        It quotes the job's log and names its files, so there is none where no such text is shown.
+
         Raises:
             SlurmError: when a daemon of Slurm does not answer, in the first hour after the event.
         """
-        if event.cluster != self._cluster:
+        if event.cluster != self._cluster or not event.text_shown:
             return None
         try:
             return explain_end(Cluster(self._owners(event)), job_id).ended
@@ -159,7 +161,7 @@ class EndedJobs:
         bad = event.kind == "fail" if found is None else kind != "completed"
         words = found.meaning if found else _event_words(event)
         return JobLetter(
-            title=f"Job {event.job_id} ({short_name(event.facts.get('name', ''))}) {title}",
+            title=f"{event.title} {title}",
             is_bad=bad,
             words=f"{words[:1].upper()}{words[1:]}",
             advice=found.advice if found else "",
@@ -203,10 +205,9 @@ class EndedJobs:
         states = ", ".join(
             f"{number:,} {_of_tasks(state, number)}" for state, number in tally.items()
         )
-        name = short_name(event.facts.get("name", ""))
         so_far = "" if is_over else ", the others have not ended yet"
         return JobLetter(
-            title=f"Array {array} ({name}): {states or 'tasks have ended'}{so_far}",
+            title=f"{event.title}: {states or 'tasks have ended'}{so_far}",
             is_bad=bool(bad) or (not parts and event.kind == "fail"),
             facts=_array_facts(event, ended, self._zone),
             tally=tally,
@@ -238,7 +239,7 @@ class EndedJobs:
         run = ended.run if ended else None
         facts = {
             "Cluster, partition": f"{event.cluster}, {event.facts.get('partition', '')}",
-            "Account": event.facts.get("account", ""),
+            "Account": account_of(event),
             "Started": _moment(run.start if run else None, self._zone),
             "Ended": _moment(run.end if run else event.at, self._zone),
             "Waited": format_duration(run.start - run.submit) if run and run.start else "",
@@ -246,6 +247,11 @@ class EndedJobs:
             "Nodes": event.facts.get("nodes", ""),
         }
         return tuple((name, printable(value)) for name, value in facts.items() if value)
+
+
+def account_of(event: JobEvent) -> str:
+    """Return the account that a mail shows: where Slurm enforces none, it is the user's text."""
+    return event.facts.get("account", "") if event.text_shown else ""
 
 
 def _event_words(event: JobEvent) -> str:
@@ -270,7 +276,7 @@ def _array_facts(
     ends = [each.run.end for each in ended if each.run.end is not None]
     facts = {
         "Cluster, partition": f"{event.cluster}, {event.facts.get('partition', '')}",
-        "Account": event.facts.get("account", ""),
+        "Account": account_of(event),
         "First start": _moment(min(starts, default=None), zone),
         "Last end": _moment(max(ends, default=None), zone),
     }

@@ -27,7 +27,7 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
-from slurmkit_accounting.notify.ended_job import EndedJobs, state_words
+from slurmkit_accounting.notify.ended_job import EndedJobs, account_of, state_words
 from slurmkit_accounting.notify.job_events import (
     EventsTakenError,
     WaitingEvent,
@@ -45,7 +45,6 @@ from slurmkit_accounting.notify.job_letter import (
     digest_as_text,
     letter_as_html,
     letter_as_text,
-    short_name,
 )
 from slurmkit_accounting.notify.mail import check_address
 from slurmkit_accounting.notify.mail_settings import MailSettings, settings_of
@@ -79,6 +78,7 @@ _NEWS = {
     "stage_out": "has staged out its data",
     "depend": "can never start: its dependency cannot be met",
 }
+_NOT_SHOWN = ("Not shown", "job name and log: this is not its owner's address in the directory")
 
 
 class _Retry(NamedTuple):
@@ -286,6 +286,7 @@ class JobMailer:
         try:
             with ledger.transaction() as connection:
                 to, trouble = _recipients(connection, mailing.first)
+                mailing = _for_recipients(connection, mailing, to)
                 if mailing.events[0].mailing is None:
                     begin_mailing(connection, mailing.rows, mailing.about)
         except EventsTakenError:
@@ -366,11 +367,33 @@ def _recipients(connection: Connection, event: JobEvent) -> tuple[tuple[str, ...
     return tuple(dict.fromkeys(to)), trouble
 
 
+def _for_recipients(connection: Connection, mailing: Mailing, to: tuple[str, ...]) -> Mailing:
+    """Return the mail without text of its user, unless it goes to the user's own address alone.
+
+    Else anybody could write to others in the site's name.
+    """
+    own = mail_address_of(connection, mailing.first.user).lower()
+    return mailing if all(each.lower() == own for each in to) else _without_users_text(mailing)
+
+
+def _without_users_text(mailing: Mailing) -> Mailing:
+    replace = msgspec.structs.replace
+    return replace(
+        mailing,
+        events=tuple(
+            replace(each, event=replace(each.event, text_shown=False)) for each in mailing.events
+        ),
+        parts=tuple(map(_without_users_text, mailing.parts)),
+    )
+
+
 def _notice(jobs: EndedJobs, mailing: Mailing, to: tuple[str, ...]) -> Notice:
     content = _content(jobs, mailing)
     event = mailing.first
     facts = {"event": event.kind, "cluster": event.cluster, "user": event.user}
     if isinstance(content, JobLetter):
+        if not event.text_shown:
+            content = msgspec.structs.replace(content, facts=(*content.facts, _NOT_SHOWN))
         subject, text, html = content.title, letter_as_text(content), letter_as_html(content)
         facts |= {"job_id": event.job_id, "job": msgspec.to_builtins(content)}
     else:
@@ -394,7 +417,6 @@ def _news_letter(mailing: Mailing) -> JobLetter:
     event, facts = mailing.first, mailing.first.facts
     said = facts.get("said", "")
     news = _NEWS.get(event.kind) or f"{said[:1].lower()}{said[1:]}"
-    what = "Array" if event.array else "Job"
     number = len({each.event.job_id_raw for each in mailing.events})
     if event.array:
         news = (
@@ -402,13 +424,13 @@ def _news_letter(mailing: Mailing) -> JobLetter:
         )
     shown = {
         "Cluster, partition": f"{event.cluster}, {facts.get('partition', '')}",
-        "Account": facts.get("account", ""),
+        "Account": account_of(event),
         "Nodes": facts.get("nodes", ""),
         "Waited": facts.get("queued_time", ""),
         "Ran": facts.get("run_time", "") if event.kind == "time" else "",
     }
     return JobLetter(
-        title=f"{what} {event.job_id} ({short_name(facts.get('name', ''))}) {news}",
+        title=f"{event.title} {news}",
         is_bad=event.kind in _BAD,
         facts=tuple((name, value) for name, value in shown.items() if value),
         command=f"slurmkit job {event.job_id}",
@@ -435,10 +457,10 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
     event = mailing.first
     if event.kind not in ENDS:
         news = _news_letter(mailing)
-        outcome, summary, seconds = news.title.rpartition(") ")[2], news.summary, 0
+        outcome, summary, seconds = news.title.removeprefix(f"{event.title} "), news.summary, 0
     elif event.array:
         letter = jobs.array_letter(event, mailing.arrays, is_over=mailing.is_over)
-        outcome, summary, seconds = letter.title.rpartition("): ")[2], letter.summary, 0
+        outcome, summary, seconds = letter.title.removeprefix(f"{event.title}: "), letter.summary, 0
     else:
         run = mailing.ended.get(event.job_id_raw)
         found = jobs.explain(event, event.job_id) if explain and event.kind == "fail" else None
@@ -448,7 +470,7 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
         seconds = run.seconds if run else 0
     return DigestLine(
         job_id=event.job_id,
-        name=event.facts.get("name", ""),
+        name=event.facts.get("name", "") if event.text_shown else "its name is not shown",
         outcome=outcome,
         elapsed=format_duration(seconds) if seconds else "",
         gpu_hours=f"{summary.gpu_hours:,.2f} GPU-hours" if summary.gpu_hours else "",

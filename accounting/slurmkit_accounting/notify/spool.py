@@ -22,6 +22,7 @@ import msgspec
 
 from slurmkit.errors import BadConfig
 from slurmkit.state.arrays import parse_array_tag
+from slurmkit_accounting.notify.job_letter import short_name
 
 EventKind = Literal["begin", "end", "fail", "requeue", "time", "stage_out", "depend", "other"]
 _SUFFIX = ".event"
@@ -71,6 +72,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         at: epoch seconds.
         facts: further facts by name, see `_SHOWN`; text that users choose among them. Of a part of
             a user's array that slurmkit split: `array_token` and `users_array`, its id.
+        text_shown: whether a mail about it shows text that users choose.
     """
 
     digest: str
@@ -84,6 +86,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     at: int
     facts: dict[str, str]
+    text_shown: bool = True
+
+    @property
+    def title(self) -> str:
+        """The job with its name, e.g. `Job 12 (train)`, as mails begin."""
+        what = f"{'Array' if self.array else 'Job'} {self.job_id}"
+        return f"{what} ({short_name(self.facts.get('name', ''))})" if self.text_shown else what
 
     @property
     def job_id(self) -> str:
