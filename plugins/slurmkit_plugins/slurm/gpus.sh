@@ -2,9 +2,12 @@
 # /run/slurmkit/gpus/INDEX/JOBID (job, user, uid, partition and start, one NAME=VALUE a line).
 # shellcheck shell=bash disable=SC2034 # its variables are the scripts'
 #
+# Only processes that hold the job's own GPUs are looked at, all in one pass: a job must not wait
+# longer because somebody has thousands of processes. Where the settings do not name each GPU's
+# device file, these are the processes on any GPU.
 # A process is a job's when its environment names it (SLURM_JOB_ID), whoever its parent is: that
-# needs no cgroups. Processes that name no job (daemons, an administrator's) are never touched, but
-# for those of the user of the job that ends: users may clear their environment.
+# needs no cgroups. Users may name any job there, or none, so it counts only for a record of the
+# same user.
 # Those of a het job name its first component there, and all in SLURM_JOB_ID_HET_GROUP_n; on a node
 # Slurm knows each component by its own number.
 
@@ -25,8 +28,8 @@ DCGM_JOB_DIR=
 DCGM_GPUS=()
 JOBSTATS_DIR=
 JOBSTATS_GPUS=()
-# With KILL_UNNAMED=no the epilog leaves processes on GPUs alone that name no job. By default it ends
-# those of the ended job's user, unless that user has another job here, or they belong to a login.
+# With KILL_UNNAMED=no processes on GPUs that name no job are left alone. By default those of users
+# are ended on the job's own GPUs, unless they belong to a login or to a service of systemd.
 KILL_UNNAMED=yes
 # Where CHECK_IN names prolog, epilog or both, that one also runs node_check.py, which has further
 # settings (CHECK_…) in the same file.
@@ -84,55 +87,106 @@ indices() { tr ',' ' ' <<<"${SLURM_JOB_GPUS:-}"; }
 # device_of INDEX: the device file of a GPU; nothing where the configuration has none.
 device_of() { echo "${GPU_DEVICES[$1]:-${GPU_DEVICE:+$GPU_DEVICE$1}}"; }
 
-# The numbers of the jobs that process $1 names, one a line. Its user may have put anything there.
-jobs_of() {
-    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" |
-        sed -nE 's/^SLURM_JOB_ID(_HET_GROUP_[0-9]+)?=([0-9]{1,10})$/\2/p' | sort -un | head -n 128
-}
-
 # names JOB NUMBER…: is it among them?
 names() { [[ " ${*:2} " == *" $1 "* ]]; }
 
-# Processes that have one of the node's GPU devices open, NVIDIA's or AMD's.
-holders() {
-    local device wanted=(-lname "${GPU_DEVICE:-/dev/nvidia}[0-9]*")
-    for device in "${GPU_DEVICES[@]}"; do wanted+=(-o -lname "$device"); done
-    [[ $GPU_DEVICE || ${GPU_DEVICES[*]} ]] || wanted+=(-o -lname '/dev/dri/renderD[0-9]*')
-    find /proc/[0-9]*/fd \( "${wanted[@]}" \) -printf '%h\n' 2>/dev/null | cut -d/ -f3 | sort -un
+# By process that holds a GPU: its user, the jobs that it names (its user may have put anything
+# there), and whether it is of a login or of a service. By job that has a record here: its user;
+# SHARING has only those on the same GPUs as this job.
+declare -A USER_OF=() JOBS_OF=() OUTSIDE=() RECORDED=() SHARING=()
+KNOWN_DEVICES=yes # is the device file of each of the job's GPUs known?
+STEPS=            # the jobs that have steps here
+
+# Fills them, with no command for each process.
+look() {
+    local index device line pids wanted=()
+    for index in $(indices); do
+        device=$(device_of "$index")
+        [[ $device ]] || KNOWN_DEVICES=no
+        wanted+=(-o -lname "$device")
+    done
+    [[ $KNOWN_DEVICES == yes ]] || wanted=(-o -lname '/dev/nvidia[0-9]*' -o -lname '/dev/dri/renderD[0-9]*')
+    mapfile -t pids < <(find /proc/[0-9]*/fd \( "${wanted[@]:1}" \) -printf '%h\n' 2>/dev/null | cut -d/ -f3 | sort -un)
+    ((${#pids[@]})) || return 0
+    # Its real user: the owner of /proc/PID is root for a setuid program.
+    while read -r line; do
+        [[ $line =~ ^/proc/([0-9]+)/status:Uid:[[:space:]]+([0-9]+) ]] && USER_OF[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    done < <(grep_each status '^Uid:')
+    while read -r line; do
+        [[ $line =~ ^/proc/([0-9]+)/environ:SLURM_JOB_ID.*=([0-9]+)$ ]] && JOBS_OF[${BASH_REMATCH[1]}]+="${BASH_REMATCH[2]} "
+    done < <(grep_each environ -azxEm 128 'SLURM_JOB_ID(_HET_GROUP_[0-9]+)?=[0-9]{1,10}' | tr '\0' '\n')
+    while IFS=/ read -r _ _ pid line; do
+        [[ $line == */session-*.scope* || $line == */user@*.service* || $line == */system.slice/* && $line != *slurm* ]] &&
+            OUTSIDE[$pid]=yes
+    done < <(grep_each cgroup /)
+    look_at_records
+    STEPS=$(steps | cut -d' ' -f1 | paste -sd' ')
 }
 
-# Has any of these jobs a record here?
+# grep_each NAME OPTION…: searches this file of each of the processes.
+grep_each() { printf "/proc/%s/$1\0" "${pids[@]}" | xargs -0 grep -sH "${@:2}"; }
+
+look_at_records() {
+    local record job index name value own
+    own=$(indices)
+    for record in "$RECORDS"/*/[0-9]*; do
+        job=${record##*/} index=${record%/*}
+        while IFS='=' read -r name value; do
+            [[ $name == uid ]] || continue
+            RECORDED[$job]=$value
+            if [[ $KNOWN_DEVICES == no ]] || names "${index##*/}" "$own"; then SHARING[$job]=$value; fi
+        done 2>/dev/null <"$record"
+    done
+}
+
+# is_recorded JOB…: has any of these jobs a record here?
 is_recorded() {
     local job
-    for job; do ! compgen -G "$RECORDS/*/$job" >/dev/null || return 0; done
+    for job; do [[ ! ${RECORDED[$job]:-} ]] || return 0; done
     return 1
 }
 
-# is_recorded_as UID JOB…: has any of these jobs a record here, and is it that user's?
-is_recorded_as() {
-    local job record
+# shares UID JOB…: is any of these jobs that user's (or anybody's, for any), and on the same GPUs?
+shares() {
+    local job
     for job in "${@:2}"; do
-        for record in "$RECORDS"/*/"$job"; do
-            [[ ! -e $record ]] || ! grep -qx "uid=$1" "$record" || return 0
-        done
+        [[ ! ${SHARING[$job]:-} || ( $1 != any && ${SHARING[$job]} != "$1" ) ]] || return 0
     done
     return 1
 }
 
-# Has this user any job here but the one that ends? One without GPUs has no record, only steps.
+# has_job_here UID: has this user another job that may be on the same GPUs? One without a record
+# has only steps.
 has_job_here() {
     local steps
-    ! grep -qsx "uid=$1" "$RECORDS"/*/* || return 0
-    steps=$(pgrep -U 0 -af '^slurmstepd: \[' | grep -v "\[${SLURM_JOB_ID}[].]" | cut -d' ' -f1 | paste -sd,)
+    ! names "$1" "${SHARING[@]}" || return 0
+    [[ $KNOWN_DEVICES == no ]] || return 1
+    steps=$(steps | grep -v "^$SLURM_JOB_ID " | cut -d' ' -f2 | paste -sd,)
     [[ $steps ]] && pgrep -u "$1" -P "$steps" >/dev/null
 }
 
-# Is this process of a login outside of Slurm, by ssh or at a desktop?
-in_login_session() { grep -qsE '/session-[^/]+\.scope|/user@[0-9]+\.service' "/proc/$1/cgroup"; }
+# Job and process of each step here. Anybody can give a process this title, and have sudo run under
+# it as root, so the program counts, too.
+steps() {
+    local pid title programs
+    local -A titles=()
+    while read -r pid _ title; do titles[$pid]=${title#[}; done < <(pgrep -U 0 -af '^slurmstepd: \[[0-9]+[].]')
+    ((${#titles[@]})) || return 0
+    programs=("${!titles[@]}")
+    programs=("${programs[@]/#//proc/}")
+    find "${programs[@]/%//exe}" -maxdepth 0 \( -lname '*/slurmstepd' -o -lname '*/slurmstepd (deleted)' \) 2>/dev/null |
+        while IFS=/ read -r _ _ pid _; do echo "${titles[$pid]%%[].]*} $pid"; done
+}
 
-# Does any of these jobs run on this node? One from before this was installed has no record, one of
-# salloc has no step. Anybody can call a process so: only root's count.
-is_here() { is_recorded "$@" || pgrep -U 0 -f "^slurmstepd: \[($(tr ' ' '|' <<<"$*"))[].]" >/dev/null; }
+# has_step JOB…: has any of these jobs a step here? One from before this was installed has no record.
+has_step() {
+    local job
+    for job; do ! names "$job" "$STEPS" || return 0; done
+    return 1
+}
+
+# several PID…: names the first.
+several() { echo "${*:1:20}$( (($# <= 20)) || echo " and $(($# - 20)) more")"; }
 
 # kill_and_wait PID…: prints those that are there after KILL_SECONDS.
 kill_and_wait() {
@@ -145,11 +199,15 @@ kill_and_wait() {
         done
         ((${#left[@]} == 0)) || sleep 0.1
     done
-    echo "${left[@]}"
+    ((${#left[@]} == 0)) || several "${left[@]}"
 }
 
 # A zombie holds nothing.
-is_alive() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }
+is_alive() {
+    local stat=""
+    read -rd "" stat 2>/dev/null <"/proc/$1/stat" || true
+    [[ $stat && ${stat##*) } != Z* ]]
+}
 
 # Writes what others' exporters read about the job's GPUs anew, from the records: a job that shares
 # a GPU is not alone there. Says what it could not write, and goes on.

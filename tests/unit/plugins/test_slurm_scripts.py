@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,7 +23,10 @@ HOLD = "import sys, time; held = open(sys.argv[1]); print('held', flush=True); t
 # Numbers that no job has whose processes this machine might see.
 EARLIER, STEPPING, JOB, LATER = "4100000005", "4100000006", "4100000007", "4100000008"
 UNRECORDED = "4100000009"
+# Whose processes may be told apart from root's.
+_UID = os.geteuid() or 65534
 Hold = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -68,6 +74,41 @@ def hold(node: Path) -> Iterator[Hold]:
         process.wait()
         assert process.stdout
         process.stdout.close()
+
+
+@pytest.fixture
+def nameless(node: Path) -> None:
+    """Settings that do not name the device files: all GPUs of the node are looked at."""
+    (node / "node.conf").write_text(f"RECORDS={node}/records\n", "utf-8")
+    find = node / "bin" / "find"
+    find.write_text(
+        f'#!/bin/bash\nexec {shutil.which("find")} "${{@//\\/dev\\/nvidia/{node}/gpu}}"\n'
+    )
+    find.chmod(0o755)
+
+
+@pytest.fixture
+def step(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start slurmstepd of a job's step, with a process of a user in it."""
+    shutil.copy("/bin/bash", node / "slurmstepd")
+    started = []
+
+    def start(job: str, program: str = "slurmstepd") -> subprocess.Popen[bytes]:
+        user = f"setpriv --reuid {_UID} " if os.geteuid() == 0 else ""
+        process = subprocess.Popen(
+            [f"slurmstepd: [{job}.0]", "-c", f"{user}sleep 60 & wait"],
+            executable=node / program, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        inside = ["pgrep", "-P", str(process.pid), "-u", str(_UID)]
+        wait_until(lambda: subprocess.run(inside, check=False).returncode == 0)
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run(
@@ -246,11 +287,12 @@ def test_the_prolog_ends_what_an_ended_job_left(node: Path, hold: Hold) -> None:
     assert told(node) == []
 
 
-def test_the_prolog_leaves_running_jobs_alone(node: Path, hold: Hold) -> None:
+@pytest.mark.usefixtures("nameless")
+def test_the_prolog_leaves_running_jobs_alone(node: Path, hold: Hold, step: Start) -> None:
     """One has a record; the other only a step, as a job from before the scripts were there."""
     assert run(node, "prolog", job=EARLIER, gpus="1") == 0
     recorded, stepping = hold(0, EARLIER), hold(0, STEPPING)
-    hold(1, None, name=f"slurmstepd: [{STEPPING}.batch]")
+    step(STEPPING)
     assert run(node, "prolog") == 0
     assert (has_ended(recorded), has_ended(stepping)) == (False, False)
 
@@ -272,9 +314,20 @@ def test_a_user_cannot_call_a_process_slurmstepd(node: Path, hold: Hold) -> None
         pretends.wait()
 
 
-def test_a_job_of_a_longer_number_is_another(node: Path, hold: Hold) -> None:
+@pytest.mark.usefixtures("nameless")
+def test_a_job_of_a_longer_number_is_another(node: Path, hold: Hold, step: Start) -> None:
     left = hold(0, STEPPING)
-    hold(1, None, name=f"slurmstepd: [{STEPPING}6.batch]")
+    step(f"{STEPPING}6")
+    assert run(node, "prolog") == 0
+    assert has_ended(left)
+
+
+@pytest.mark.usefixtures("nameless")
+def test_sudo_that_is_called_slurmstepd_is_none(node: Path, hold: Hold, step: Start) -> None:
+    """It runs as root under a title that its user has chosen."""
+    shutil.copy("/bin/bash", node / "sudo")
+    left = hold(0, STEPPING)
+    step(STEPPING, program="sudo")
     assert run(node, "prolog") == 0
     assert has_ended(left)
 
@@ -284,17 +337,19 @@ def components(first: str, second: str) -> dict[str, str]:
     return {"SLURM_JOB_ID_HET_GROUP_0": first, "SLURM_JOB_ID_HET_GROUP_1": second}
 
 
-def test_the_prolog_leaves_a_running_het_job_alone(node: Path, hold: Hold) -> None:
+@pytest.mark.usefixtures("nameless")
+def test_the_prolog_leaves_a_running_het_job_alone(node: Path, hold: Hold, step: Start) -> None:
     """The process names the first component, which is elsewhere; this node knows the second."""
     assert run(node, "prolog", job=STEPPING, gpus="1") == 0
     process = hold(0, EARLIER, **components(EARLIER, STEPPING))
     unrecorded = hold(0, EARLIER, **components(EARLIER, UNRECORDED))
-    hold(1, None, name=f"slurmstepd: [{UNRECORDED}.0]")
+    step(UNRECORDED)
     left = hold(0, EARLIER, **components(EARLIER, LATER))
     assert run(node, "prolog") == 0
     assert [has_ended(each) for each in (process, unrecorded, left)] == [False, False, True]
 
 
+@pytest.mark.usefixtures("nameless")
 def test_the_epilog_of_a_component(node: Path, hold: Hold) -> None:
     """It ends what is left of the het job, unless another component still runs on the node."""
     assert run(node, "prolog", job=JOB, gpus="0") == 0
@@ -304,6 +359,14 @@ def test_the_epilog_of_a_component(node: Path, hold: Hold) -> None:
     assert not has_ended(process)
     assert run(node, "epilog", job=LATER, gpus="1") == 0
     assert has_ended(process)
+
+
+def test_a_component_has_no_right_to_the_gpu_of_another(node: Path, hold: Hold) -> None:
+    assert run(node, "prolog", job=JOB, gpus="0") == 0
+    assert run(node, "prolog", job=LATER, gpus="1") == 0
+    own, other = (hold(index, EARLIER, **components(JOB, LATER)) for index in (0, 1))
+    assert run(node, "epilog", job=JOB) == 0
+    assert (has_ended(own), has_ended(other)) == (True, False)
 
 
 @pytest.mark.parametrize("number", ["../*", ".*", "1[0", "", "x\x1b[2J", "-1"])
@@ -320,10 +383,6 @@ def test_the_epilog_ends_what_the_job_left(node: Path, hold: Hold) -> None:
     assert told(node) == []
 
 
-# Whose processes may be told apart from root's.
-_UID = os.geteuid() or 65534
-
-
 @pytest.fixture
 def hold_as_user(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start processes of the job's user that hold GPU 0, with nothing but this environment."""
@@ -333,7 +392,7 @@ def hold_as_user(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]
         user = {"user": _UID} if os.geteuid() == 0 else {}
         with (node / "gpu0").open() as gpu:
             process = subprocess.Popen(  # type: ignore[call-overload]
-                ["sleep", "60"], env=env, pass_fds=[gpu.fileno()], cwd="/", **user
+                ["sleep", "600"], env=env, pass_fds=[gpu.fileno()], cwd="/", **user
             )
         started.append(process)
         return process
@@ -388,32 +447,102 @@ def test_another_job_of_the_user_keeps_its_processes(
     assert (other.poll(), unnamed.poll()) == (None, None)
 
 
+@pytest.mark.usefixtures("nameless")
 def test_a_step_of_the_user_keeps_what_names_no_job(
-    node: Path, hold_as_user: Callable[..., subprocess.Popen[bytes]]
+    node: Path, hold_as_user: Start, step: Start
 ) -> None:
     """A job without GPUs has no record."""
-    unnamed = hold_as_user()
-    inside = "import subprocess, time; subprocess.Popen(['sleep', '60'], **{}); time.sleep(60)"
-    user = f"{{'user': {_UID}}}" if os.geteuid() == 0 else "{}"
-    step = subprocess.Popen(
-        [f"slurmstepd: [{LATER}.0]", "-c", inside.replace("{}", user)],
-        executable=sys.executable, start_new_session=True,
-    )  # fmt: skip
-    try:
-        wait_until(
-            lambda: subprocess.run(["pgrep", "-P", str(step.pid)], check=False).returncode == 0
-        )
-        assert run(node, "epilog", uid=_UID) == 0
-        assert unnamed.poll() is None
-    finally:
-        os.killpg(step.pid, signal.SIGKILL)
-        step.wait()
+    unnamed, own = hold_as_user(), step(LATER)
+    assert run(node, "epilog", uid=_UID) == 0
+    assert unnamed.poll() is None
+    os.killpg(own.pid, signal.SIGKILL)
+    own.wait()
     assert run(node, "epilog", uid=_UID) == 0
     assert wait_ended(unnamed)
 
 
+@pytest.mark.parametrize("script", ["prolog", "epilog"])
+def test_nobody_stays_on_a_gpu_for_a_job_elsewhere_on_the_node(
+    node: Path, hold_as_user: Start, step: Start, script: str
+) -> None:
+    """Not for one on another GPU, nor for one without GPUs, whether it is named or not."""
+    assert run(node, "prolog", job=EARLIER, gpus="1", uid=_UID) == 0
+    step(STEPPING)
+    left = [hold_as_user(SLURM_JOB_ID=EARLIER), hold_as_user(SLURM_JOB_ID=STEPPING), hold_as_user()]
+    assert run(node, script, uid=10011 if script == "prolog" else _UID) == 0
+    assert all(wait_ended(each) for each in left)
+
+
+def test_the_prolog_leaves_alone_who_shares_the_gpu(node: Path, hold_as_user: Start) -> None:
+    assert run(node, "prolog", job=EARLIER, gpus="0", uid=_UID) == 0
+    sharing = [hold_as_user(SLURM_JOB_ID=EARLIER), hold_as_user()]
+    assert run(node, "prolog") == 0
+    assert [each.poll() for each in sharing] == [None, None]
+
+
+def test_nobody_stays_by_naming_the_job_that_comes_next(node: Path, hold_as_user: Start) -> None:
+    left = hold_as_user(SLURM_JOB_ID=JOB)
+    assert run(node, "prolog") == 0
+    assert wait_ended(left)
+
+
+def test_only_the_jobs_own_gpus_are_looked_at(node: Path, hold: Hold) -> None:
+    elsewhere = hold(1, EARLIER)
+    assert run(node, "prolog") == 0
+    assert not has_ended(elsewhere)
+
+
+@pytest.mark.parametrize("script", ["prolog", "epilog"])
+def test_many_processes_cost_no_more_commands_than_one(node: Path, hold: Hold, script: str) -> None:
+    """A job waits for them, and slurmd for BatchStartTimeout only."""
+    for name in (
+        "cut",
+        "find",
+        "grep",
+        "head",
+        "logger",
+        "pgrep",
+        "sed",
+        "sort",
+        "stat",
+        "tr",
+        "xargs",
+    ):
+        tool, real = node / "bin" / name, shutil.which(name) or "true"
+        tool.write_text(f'#!/bin/sh\necho {name} >>{node}/commands\nexec {real} "$@"\n', "utf-8")
+        tool.chmod(0o755)
+    counts = []
+    for number in (1, 9):
+        processes = [hold(0, JOB if script == "epilog" else EARLIER) for _ in range(number)]
+        assert run(node, script) == 0
+        assert all(map(has_ended, processes))
+        counts.append(Counter((node / "commands").read_text("utf-8").split()))
+        (node / "commands").unlink()
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
+def test_a_setuid_program_is_its_users(node: Path) -> None:
+    """`passwd 3</dev/nvidia0` waits for as long as its user likes."""
+    hide = f"import os, time; os.setresuid({_UID}, 0, 0); print(1, flush=True); time.sleep(600)"
+    with (node / "gpu0").open() as gpu:
+        process = subprocess.Popen(
+            [sys.executable, "-c", hide], pass_fds=[gpu.fileno()], stdout=subprocess.PIPE
+        )
+    assert process.stdout
+    try:
+        assert process.stdout.readline()
+        assert Path(f"/proc/{process.pid}").stat().st_uid == 0
+        assert run(node, "epilog", uid=_UID) == 0
+        assert wait_ended(process)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def wait_ended(process: subprocess.Popen[bytes]) -> bool:
-    return process.wait(timeout=PATIENCE) is not None
+    return process.wait(timeout=PATIENCE) == -signal.SIGKILL
 
 
 def test_a_process_that_cannot_be_killed_drains_the_node(node: Path, hold: Hold) -> None:
