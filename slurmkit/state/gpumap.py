@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import product
+from secrets import token_hex
 from typing import Literal
 
 import msgspec
 
-from slurmkit.errors import NoSuchJob, Refused
+from slurmkit.errors import NoSuchJob, Refused, SlurmError
 from slurmkit.formats.scontrol import parse_settings, parse_tres_counts
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gpumap_model import Gpu, GpuMap, GpuShare, GpuSharing, GpuState
@@ -101,19 +102,48 @@ def read_claim_records(
 ) -> dict[str, Sequence[ClaimRecord]]:
     """Read the records of these jobs one by one, if they are few; else those of all jobs.
 
-    Of 20,000 jobs, scontrol alone needs half a minute to print what waits.
+    Of 20,000 jobs, scontrol alone needs half a minute to print what waits. Of all jobs, those with
+    several records are read once more: a name of another job has forged one.
     """
-    if not job_ids:
-        return {}
-    few = len(job_ids) <= _ONE_BY_ONE
-    if few and (len(job_ids) <= _UNLIMITED or not _limits_rates(slurm)):
-        commands = "".join(f"show job {job_id}\n" for job_id in job_ids)
-        with suppress(NoSuchJob, Refused):  # one of them is known no more
-            text = slurm.run(JOBS_BY_ID_COMMAND, stdin=commands)
-            # Without readline, scontrol's prompt stands before what it prints.
-            lines = (line.removeprefix(_PROMPT) for line in text.split("\n"))
-            return parse_claim_records(lines)
-    return parse_claim_records(slurm.stream(JOBS_COMMAND))
+    with suppress(NoSuchJob, Refused):  # one of them is known no more
+        if _may_ask_one_by_one(slurm, job_ids):
+            return _read_one_by_one(slurm, job_ids)
+    records = parse_claim_records(slurm.stream(JOBS_COMMAND)) if job_ids else {}
+    several = [job_id for job_id in job_ids if len(records.get(job_id, ())) > 1]
+    with suppress(NoSuchJob, Refused):
+        if _may_ask_one_by_one(slurm, several):
+            records |= _read_one_by_one(slurm, several)
+    return records
+
+
+def _may_ask_one_by_one(slurm: SlurmCommands, job_ids: Sequence[str]) -> bool:
+    few = 0 < len(job_ids) <= _ONE_BY_ONE
+    return few and (len(job_ids) <= _UNLIMITED or not _limits_rates(slurm))
+
+
+def _read_one_by_one(
+    slurm: SlurmCommands, job_ids: Sequence[str]
+) -> dict[str, Sequence[ClaimRecord]]:
+    """Read the records of these jobs. A record counts only in the answer about its own job.
+
+    After each answer scontrol prints a random name, which no job's name can hold.
+    """
+    mark = f"end{token_hex(8)}x"
+    commands = "".join(f"show job {job_id}\nshow hostnames {mark}\n" for job_id in job_ids)
+    text = slurm.run(JOBS_BY_ID_COMMAND, stdin=commands)
+    answers: list[list[str]] = [[]]
+    for printed in text.split("\n"):
+        line = printed.removeprefix(_PROMPT)  # without readline, it stands before what is printed
+        if line == mark:
+            answers.append([])
+        else:
+            answers[-1].append(line)
+    if len(answers) != len(job_ids) + 1:
+        raise SlurmError("scontrol's answer about the jobs with GPUs broke off; try again")
+    return {
+        job_id: parse_claim_records(answer).get(job_id, ())
+        for job_id, answer in zip(job_ids, answers, strict=False)
+    }
 
 
 def _limits_rates(slurm: SlurmCommands) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fake_queue import CONFIG, NOW
+from queue_lines import job_records
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.options import AppOptions
@@ -49,7 +50,7 @@ class Recorded:
             return CONFIG
         if "update" in argv:
             return ""
-        return recorded("nodes" if argv[-1] == "node" else "jobs")
+        return recorded("nodes") if argv[-1] == "node" else job_records(recorded("jobs"), stdin)
 
     def _squeue(self, argv: Sequence[str], stdin: str | None) -> str:
         if "--all" not in argv:  # the queue, not the jobs that hold nodes

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from queue_lines import job_records
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.options import AppOptions
@@ -104,7 +105,12 @@ class Scene:
         return squeue_text(argv, found)
 
     def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
-        return self.config if "config" in argv else SHOW_JOB
+        if "config" in argv:
+            return self.config
+        if stdin is None:
+            return SHOW_JOB
+        names = [line.split()[-1] for line in stdin.splitlines()]
+        return job_records("".join(f"JobId={name} JobName=x\n{SHOW_JOB}" for name in names), stdin)
 
     def _scancel(self, argv: Sequence[str], stdin: str | None) -> str:
         if self.refusal is not None:

@@ -21,6 +21,7 @@ from flow_lab import FlowLab
 from gpu_lab import steady, use_of
 from jobs_lab import QUICK, FakeJobs
 from planner_lab import Lab
+from queue_lines import job_records
 from recorded_lab import slurm
 from slurmkit_accounting import read
 from slurmkit_accounting.audit.status import ClusterStatus, LastIngest, LedgerStatus
@@ -125,7 +126,10 @@ def _gpus(patch: pytest.MonkeyPatch, **more: Any) -> None:
     def answer(argv: Sequence[str], _: str | None) -> str:
         return squeue.replace("\x1frecorded", argv[-1].rpartition(":")[2])
 
-    known = {"scontrol": lambda argv, _: nodes if argv[-1] == "node" else jobs, "squeue": answer}
+    def scontrol(argv: Sequence[str], stdin: str | None) -> str:
+        return nodes if argv[-1] == "node" else job_records(jobs, stdin)
+
+    known = {"scontrol": scontrol, "squeue": answer}
     _local(patch, FakeSlurm(known | more))
 
 

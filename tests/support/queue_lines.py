@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from slurmkit.state.queue_rows import squeue_format
@@ -14,6 +15,21 @@ ARGV = ["squeue", "-O", squeue_format(MARK)]
 def lines(*jobs: dict[str, str]) -> list[str]:
     """What squeue prints of these jobs."""
     return squeue_text(ARGV, jobs).splitlines(keepends=True)
+
+
+def job_records(jobs: str, commands: str | None) -> str:
+    """What scontrol prints for commands on its standard input; without any, all these jobs."""
+    if commands is None:
+        return jobs
+    records = re.split(r"^(?=JobId=)", jobs, flags=re.MULTILINE)
+    said = []
+    for command in commands.splitlines():
+        name = command.split()[-1]
+        if command.startswith("show hostnames "):
+            said.append(f"{name}\n")
+        else:
+            said += [record for record in records if record.startswith(f"JobId={name} ")]
+    return "".join(said)
 
 
 def job(job_id: str = "12", **fields: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from queue_lines import job_records
 
 from slurmkit.cluster.my_jobs import read_my_ended, read_my_jobs, read_my_queue, with_ended
 from slurmkit.errors import DatabaseDown
@@ -39,7 +40,8 @@ class Cluster:
 
     def _scontrol(self, argv: Sequence[str], stdin: str | None) -> str:
         asked = [line.removeprefix("show job ") for line in (stdin or "").splitlines()]
-        return "".join(f"JobId={n} JobName=x\n{HELD.format(n)}\n" for n in asked)
+        jobs = "".join(f"JobId={n} JobName=x\n{HELD.format(n)}\n" for n in asked)
+        return job_records(jobs, stdin)
 
     def _sacct(self, argv: Sequence[str], stdin: str | None) -> str:
         if self.down:
