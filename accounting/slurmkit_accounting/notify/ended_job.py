@@ -161,7 +161,7 @@ class EndedJobs:
         bad = event.kind == "fail" if found is None else kind != "completed"
         words = found.meaning if found else _event_words(event)
         return JobLetter(
-            title=f"{event.title} {title}",
+            title=f"{event.title(event.job_id)} {title}",
             is_bad=bad,
             words=f"{words[:1].upper()}{words[1:]}",
             advice=found.advice if found else "",
@@ -184,7 +184,7 @@ class EndedJobs:
         Raises:
             SlurmError: as `explain`.
         """
-        array = event.job_id
+        array = str(min(arrays))
         parts = {
             task: info
             for slurms, found in self._runs_of_arrays(event, arrays).items()
@@ -207,7 +207,7 @@ class EndedJobs:
         )
         so_far = "" if is_over else ", the others have not ended yet"
         return JobLetter(
-            title=f"{event.title}: {states or 'tasks have ended'}{so_far}",
+            title=f"{event.title(array)}: {states or 'tasks have ended'}{so_far}",
             is_bad=bool(bad) or (not parts and event.kind == "fail"),
             facts=_array_facts(event, ended, self._zone),
             tally=tally,

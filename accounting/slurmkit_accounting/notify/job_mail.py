@@ -395,7 +395,7 @@ def _notice(jobs: EndedJobs, mailing: Mailing, to: tuple[str, ...]) -> Notice:
         if not event.text_shown:
             content = msgspec.structs.replace(content, facts=(*content.facts, _NOT_SHOWN))
         subject, text, html = content.title, letter_as_text(content), letter_as_html(content)
-        facts |= {"job_id": event.job_id, "job": msgspec.to_builtins(content)}
+        facts |= {"job_id": mailing.job_id, "job": msgspec.to_builtins(content)}
     else:
         failed = sum(each.is_bad for each in content)
         subject = f"{len(content)} job{'s' * (len(content) != 1)}, {failed} failed"
@@ -430,10 +430,10 @@ def _news_letter(mailing: Mailing) -> JobLetter:
         "Ran": facts.get("run_time", "") if event.kind == "time" else "",
     }
     return JobLetter(
-        title=f"{event.title} {news}",
+        title=f"{mailing.title} {news}",
         is_bad=event.kind in _BAD,
         facts=tuple((name, value) for name, value in shown.items() if value),
-        command=f"slurmkit job {event.job_id}",
+        command=f"slurmkit job {mailing.job_id}",
     )
 
 
@@ -457,10 +457,14 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
     event = mailing.first
     if event.kind not in ENDS:
         news = _news_letter(mailing)
-        outcome, summary, seconds = news.title.removeprefix(f"{event.title} "), news.summary, 0
+        outcome, summary, seconds = news.title.removeprefix(f"{mailing.title} "), news.summary, 0
     elif event.array:
         letter = jobs.array_letter(event, mailing.arrays, is_over=mailing.is_over)
-        outcome, summary, seconds = letter.title.removeprefix(f"{event.title}: "), letter.summary, 0
+        outcome, summary, seconds = (
+            letter.title.removeprefix(f"{mailing.title}: "),
+            letter.summary,
+            0,
+        )
     else:
         run = mailing.ended.get(event.job_id_raw)
         found = jobs.explain(event, event.job_id) if explain and event.kind == "fail" else None
@@ -469,7 +473,7 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
         summary = jobs.summary(event.cluster, [run] if run else [])
         seconds = run.seconds if run else 0
     return DigestLine(
-        job_id=event.job_id,
+        job_id=mailing.job_id,
         name=event.facts.get("name", "") if event.text_shown else "its name is not shown",
         outcome=outcome,
         elapsed=format_duration(seconds) if seconds else "",

@@ -65,6 +65,16 @@ class Mailing(msgspec.Struct, frozen=True, kw_only=True):
         return {array for array in ids if array is not None}
 
     @property
+    def job_id(self) -> str:
+        """The id that people use; of an array that slurmkit split, that of its first part."""
+        return str(min(self.arrays, default=0) or self.first.job_id)
+
+    @property
+    def title(self) -> str:
+        """The job with its name, as mails begin."""
+        return self.first.title(self.job_id)
+
+    @property
     def rows(self) -> list[int]:
         """The rows of the events."""
         return [each.row for each in self.events]

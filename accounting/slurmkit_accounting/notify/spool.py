@@ -71,7 +71,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         address: a mail address, several with commas, or a user name.
         at: epoch seconds.
         facts: further facts by name, see `_SHOWN`; text that users choose among them. Of a part of
-            a user's array that slurmkit split: `array_token` and `users_array`, its id.
+            a user's array that slurmkit split: `array_token`. The id of the whole array in the
+            comment is not believed: anybody may write another's there.
         text_shown: whether a mail about it shows text that users choose.
     """
 
@@ -88,17 +89,15 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, str]
     text_shown: bool = True
 
-    @property
-    def title(self) -> str:
-        """The job with its name, e.g. `Job 12 (train)`, as mails begin."""
-        what = f"{'Array' if self.array else 'Job'} {self.job_id}"
+    def title(self, job_id: str) -> str:
+        """Return the job with its name, e.g. `Job 12 (train)`, as mails begin."""
+        what = f"{'Array' if self.array else 'Job'} {job_id}"
         return f"{what} ({short_name(self.facts.get('name', ''))})" if self.text_shown else what
 
     @property
     def job_id(self) -> str:
         """The id that people use: of the array, if the job is a task of one."""
-        users_array = self.facts.get("users_array")
-        return str(users_array or self.array_id or self.facts.get("het_job") or self.job_id_raw)
+        return str(self.array_id or self.facts.get("het_job") or self.job_id_raw)
 
     @property
     def array(self) -> str:
@@ -198,7 +197,7 @@ def parse_event(content: bytes) -> JobEvent:
     facts = {shown: fields[name] for name, shown in _SHOWN.items() if fields.get(name)}
     tag = parse_array_tag(fields.get("JOB_COMMENT", ""))
     if tag is not None and array_id is not None:
-        facts |= {"array_token": tag.token, "users_array": tag.first or str(array_id)}
+        facts["array_token"] = tag.token
     return JobEvent(
         digest=digest,
         cluster=fields.get("CLUSTER_NAME", ""),

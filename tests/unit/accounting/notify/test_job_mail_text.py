@@ -101,3 +101,17 @@ def test_to_its_owners_own_address_a_mail_shows_all(lab: Lab, tmp_path: Path) ->
     assert f"First error in its log: ModuleNotFoundError: No module named '{TEXT}'" in text_of(
         lab.mails[0]
     )
+
+
+def test_a_comment_names_nobody_elses_array(lab: Lab) -> None:
+    """Anybody may write another's array into the comment of their own."""
+    tag = "slurmkit-array:0123456789ab:2:9:12345"
+    lab.event(61, "Began", ARRAY_JOB_ID=60, ARRAY_TASK_ID=1, JOB_COMMENT=tag)
+    lab.end("70_1", "COMPLETED", JobIDRaw="71")
+    store_runs(lab.ledger, stored(71, job_id="70_1"))
+    lab.event(71, ARRAY_JOB_ID=70, ARRAY_TASK_ID=1, JOB_COMMENT=tag.replace("ab:", "ac:"))
+    lab.run(NOW + 60)
+    assert sorted(lab.subjects) == [
+        "Array 60 (train) started: its first task runs", "Array 70 (train): 1 completed",
+    ]  # fmt: skip
+    assert "12345" not in everything(lab)
