@@ -145,6 +145,7 @@ class _RunChanges(msgspec.Struct):
         default_factory=list
     )  # id, before, after
     same: list[tuple[int, int]] = msgspec.field(default_factory=list)  # id, fingerprint
+    foreign: list[tuple[RunKey, str]] = msgspec.field(default_factory=list)  # whose run it is
 
 
 def find_or_add_cluster(connection: Connection, name: str) -> int:
@@ -301,6 +302,7 @@ def _upsert(
     changes = _compare(
         connection, row_layout, [(known[run.key], run) for run in old], transaction.settled
     )
+    bad += [row_layout.reject(batch.row(last[key]), why) for key, why in changes.foreign]
     _insert_new(connection, ingest, transaction, new)
     _update_changed(connection, ingest, transaction, changes)
     _mark_seen_by_ingest(connection, ingest, stored, changes)
@@ -425,6 +427,10 @@ def _compare(
     before = load_runs(connection, [stored.id for stored, _ in old])
     for stored, run in old:
         run_id, was = stored.id, before[stored.id]
+        if _is_of_other_user(was, run):
+            whose = f"the ledger has this JobIDRaw and Submit as a run of {was.user}, which stays"
+            changes.foreign.append((run.key, whose))
+            continue
         stays = not stored.gone and is_covered(settled, was.end)
         after = was if stays else _merge(row_layout, was, run)
         if after[:_FINGERPRINT] != was[:_FINGERPRINT]:
@@ -432,6 +438,17 @@ def _compare(
         else:
             changes.same.append((run_id, after.fingerprint))
     return changes
+
+
+def _is_of_other_user(was: RunRow, run: RunRow) -> bool:
+    """Return whether two rows with the same key are of jobs of two users.
+
+    A database that was set up anew may give a number again in the same second. No job changes its
+    user; a user may get another name, and a file may lack the UID or the name.
+    """
+    if was.uid is not None and run.uid is not None:
+        return was.uid != run.uid
+    return bool(was.user and run.user) and was.user != run.user
 
 
 def _merge(row_layout: RowLayout, was: RunRow, run: RunRow) -> RunRow:

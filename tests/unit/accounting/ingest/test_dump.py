@@ -132,10 +132,10 @@ def test_steps_are_left_out(ledger):
 
 def test_fields_that_a_file_lacks_stay_as_they_are(ledger):
     load(ledger, line(1))
-    done = load(ledger, f"1|{T}|{T + 10}|{T + 210}|bob\n", "JobIDRaw,Submit,Start,End,User")
+    done = load(ledger, f"1|{T}|{T + 10}|{T + 210}|ml\n", "JobIDRaw,Submit,Start,End,Account")
     assert counts(done) == (1, 0, 1, 0)
     (row,) = everything(ledger)
-    assert (row["user"], row["gpus"], row["account"]) == ("bob", 2, "vision")
+    assert (row["user"], row["gpus"], row["account"]) == ("alice", 2, "ml")
     assert gpu_seconds(ledger) == 400
 
 

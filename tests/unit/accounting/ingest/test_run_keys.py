@@ -101,6 +101,37 @@ def test_two_dumps_in_one_file_are_two_runs(ledger):
     assert [row["user"] for row in stored(ledger)] == ["alice", "alice", "bob"]
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_is_not_overwritten_by_one_of_another_user(ledger, ended):
+    """A database set up anew that gives the job's number, DBIndex and Submit once more."""
+    at, end = NOW - 3600, NOW - 60 if ended else None
+    slurm = FakeSacct(job(7, at, at, end, UID=10011))
+    ingest(ledger, slurm)
+    slurm.jobs = [job(7, at, at, NOW - 30, User="bob", UID=10012)]
+    done = ingest(ledger, slurm).entered
+    assert (done.new, done.changed, done.rejected) == (0, 0, 1)
+    assert done.why == "the ledger has this JobIDRaw and Submit as a run of alice, which stays"
+    (run,) = stored(ledger)
+    assert (run["user"], run["uid"], run["end"]) == ("alice", 10011, end)
+    assert [row["read_since"] for row in stored(ledger, rejects)] == [None]
+
+
+def test_a_file_without_uids_overwrites_no_run_of_another_user(ledger):
+    load(ledger, dump((1, 10, "alice", T), hours=48))
+    done = load(ledger, dump((1, 10, "bob", T)))
+    assert (done.entered.new, done.entered.changed, done.entered.rejected) == (0, 0, 1)
+    assert gpu_hours(ledger) == {"alice": 96.0}
+
+
+def test_a_user_with_a_new_name_is_the_same(ledger):
+    at = NOW - 3600
+    slurm = FakeSacct(job(7, at, at, None, UID=10011))
+    ingest(ledger, slurm)
+    slurm.jobs = [job(7, at, at, NOW - 60, User="alicia", UID=10011)]
+    assert ingest(ledger, slurm).entered.changed == 1
+    assert [row["user"] for row in stored(ledger)] == ["alicia"]
+
+
 def test_a_running_job_that_is_sent_to_a_new_database_is_one_run(ledger):
     """It keeps its JobIDRaw and Submit, by which slurmdbd itself finds it; its DBIndex is new."""
     slurm = FakeSacct(job(7, NOW - 3600, NOW - 3600, None))
