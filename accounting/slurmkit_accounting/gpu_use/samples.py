@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 import msgspec
 
@@ -151,9 +150,12 @@ def parse_page(text: str, at: float) -> list[JobReading]:
         PageError: when the page is not an exporter's, or has more GPUs or jobs than a node has.
     """
     gpus: dict[str, _GpuValues] = {}
+    # A GPU's labels are the same on every line of a page. They are forgotten with the page, so that
+    # forged ones take no memory.
+    known: dict[str, tuple[GpuName, int | None]] = {}
     jobs = 0
     for metric, labels, number in _LINE.findall(text):
-        gpu, job = _parse_labels(labels)
+        gpu, job = known.get(labels) or known.setdefault(labels, _parse_labels(labels))
         if not gpu.key:
             continue
         values = gpus.get(gpu.key)
@@ -214,8 +216,6 @@ def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | 
     )
 
 
-# A GPU's labels are the same on every page, and on every line of a page.
-@lru_cache(maxsize=65536)
 def _parse_labels(text: str) -> tuple[GpuName, int | None]:
     """Return the GPU that labels name, and the job; None without a job."""
     labels = {

@@ -6,6 +6,7 @@ import contextlib
 import math
 import random
 import statistics
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_recorded_node_with_a_shared_gpu():
     assert {(r.job, r.shared, r.reading.utilisation, r.reading.memory_mib) for r in found} == {
         (61, True, 0.5, 8192), (62, True, 0.25, 4096),
     }  # fmt: skip
+
+
+def test_forged_pages_leave_nothing_in_memory():
+    """Each has labels of its own, as long as they may be."""
+    parse_page(gpu_page(7), 5.0)
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            names = (f'x="{"y" * 900}",uuid="GPU-{number}-{at}"' for at in range(500))
+            parse_page("".join(f"slurmkit_gpu_job{{{name}}} 1\n" for name in names), 5.0)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
