@@ -65,7 +65,7 @@ _COMPRESSORS: tuple[tuple[str, ...], ...] = (
 )
 _MOST_PROCESSORS = 4  # outside of a job: other people work on a login node, too
 _MOST_RATIO = 100  # of unpacked to packed bytes; gzip can have 1032
-_ANY_RATIO = 4 << 30  # bytes that may be unpacked whatever the ratio
+_ANY_RATIO = 256 << 20  # bytes that may be unpacked whatever the ratio
 
 _SMALL = 16 << 20  # bytes; no manifest or configuration is larger
 MAGIC = 6
@@ -290,7 +290,7 @@ def check_growth(unpacked: int, packed: int, source: Path) -> None:
     """Check that an archive does not unpack to far more than a real image does.
 
     Raises:
-        ImageError: for more than 4 GiB that are also more than 100 times the packed size.
+        ImageError: for more than 256 MiB that are also more than 100 times the packed size.
     """
     if unpacked > max(_ANY_RATIO, _MOST_RATIO * packed):
         raise ImageError(

@@ -499,6 +499,17 @@ def test_what_unpacks_to_far_too_much_is_not_imported(
 
 
 @pytest.mark.usefixtures("squash")
+def test_a_small_file_does_not_become_600_mib(tmp_path: Path) -> None:
+    """Holes in a file take no room in an archive, and squashfs writes zeros for them."""
+    (tmp_path / "etc").mkdir()
+    with (tmp_path / "etc" / "zero").open("wb") as out:
+        out.truncate(600 << 20)
+    subprocess.run(["tar", "-S", "-cf", tmp_path / "x.tar", "-C", tmp_path, "etc"], check=True)
+    with pytest.raises(ImageError, match=r"unpack to more than 100 times as much"):
+        imported(tmp_path / "x.tar")
+
+
+@pytest.mark.usefixtures("squash")
 def test_a_disk_is_not_filled_by_what_unpacks_to_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
