@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,12 @@ from slurmkit_accounting.ingest.ingest import Ingested, check_source, ingest
 from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.ledger.location import is_default_ledger, is_sqlite, ledger_url
 from slurmkit_accounting.remote.client import is_the_service
-from slurmkit_accounting.sacct.file import SacctFileReader, missing_information, parse_field_names
+from slurmkit_accounting.sacct.file import (
+    SacctFileReader,
+    forgeable_fields,
+    missing_information,
+    parse_field_names,
+)
 
 
 def ingest_from_sacct(
@@ -81,7 +86,8 @@ def ingest_from_file(
             "--since is for sacct; a file is always read as a whole, so leave --since out"
         )
     _check_file_options(asked)
-    delimiter, where = asked["delimiter"], find_zone(asked["timezone"])
+    given, where = asked["delimiter"], find_zone(asked["timezone"])
+    delimiter = "|" if given is None else given
     with _open_input(path) as stream:
         if asked["fields"]:
             fields = parse_field_names(asked["fields"])
@@ -89,6 +95,8 @@ def ingest_from_file(
                 SacctFileReader(stream, fields, delimiter, where).skip_header()
         else:
             fields = _read_header(stream, delimiter)
+        if given is None:
+            _refuse_forgeable(fields, delimiter)
         for line in missing_information(fields):
             click.echo(line, err=True)
         file = SacctFile(path, stream, asked["cluster"], fields, delimiter, where)
@@ -100,12 +108,24 @@ def ingest_from_file(
 
 def _check_file_options(asked: dict[str, Any]) -> None:
     """Raise BadInput that names all options that `--file` lacks."""
-    lacking = [f"--{name}" for name in ("cluster", "delimiter") if not asked[name]]
+    lacking = [] if asked["cluster"] else ["--cluster"]
+    lacking += ["--delimiter"] * (asked["delimiter"] == "")
     if not asked["fields"] and not asked["header"]:
         lacking.append("--fields (or --header, if the first line of the file names the fields)")
     if lacking:
         raise BadInput(
             f"--file needs {' and '.join(lacking)}; for an example: slurmkit ledger ingest --help"
+        )
+
+
+def _refuse_forgeable(fields: Sequence[str], delimiter: str) -> None:
+    """Raise BadInput if users could have written rows of others, and nobody says to trust them."""
+    if names := forgeable_fields(fields, delimiter):
+        raise BadInput(
+            f"users choose {' and '.join(names)}, and a line break and {delimiter!r} in it look"
+            " like a row of another user. Write the file again with a random delimiter of 8 or more"
+            " characters (sacct --parsable2 --delimiter=RANDOM) and give --delimiter RANDOM. If you"
+            f" cannot, and trust all of its rows, give --delimiter {delimiter!r}"
         )
 
 

@@ -62,9 +62,10 @@ def ledger_group() -> None:
     " of the line.",
 )  # fmt: skip
 @click.option(
-    "--delimiter", default="|", show_default=True,
+    "--delimiter",
     help="With --file: the text between two fields. A job name can hold it, and so look like rows"
-    " of other users: use a random one of 8 or more characters.",
+    " of other users: use a random one of 8 or more characters.  [default: |, for files without"
+    " text of users]",
 )  # fmt: skip
 @click.option(
     "--timezone", metavar="TZ",

@@ -17,6 +17,7 @@ from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.rejects import load_rejects
 from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.location import default_ledger_path
 from slurmkit_accounting.ledger.schema.runs import ingests, rejects, revisions, runs, spans
 from slurmkit_accounting.ledger.schema.usage import usage_months
 from slurmkit_accounting.render import render_report
@@ -230,7 +231,7 @@ def test_the_command_reads_a_file(tmp_path, capsys):
     path = tmp_path / "dump.txt"
     path.write_text(line(1) + "2|junk\n")
     words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
-    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC"]) == 0
+    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC", "--delimiter", "|"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("cluster old: 2 rows read, 1 new, 0 changed, 1 rejected; times from")
     assert "without QOS: hours cannot be split by QOS" in said.err
@@ -243,11 +244,37 @@ def test_rows_that_users_could_have_written_are_warned_of_and_counted(tmp_path, 
     path = tmp_path / "dump.txt"
     path.write_text(line(1, User="mallory", JobName=f"x\n{forged}".rstrip("\n")) + honest)
     words = ["ingest", "--file", str(path), "--cluster", "old", "--fields", FIELDS]
-    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC"]) == 0
+    assert run_to_exit_code(ledger_group, [*words, "--timezone", "UTC", "--delimiter", "|"]) == 0
     said = capsys.readouterr().err
     assert "any of these 5 rows may be forged: users choose JobName, and a line break" in said
     assert "sacct --parsable2 --delimiter=RANDOM" in said
     assert "line break or the delimiter in their last field: 2;" in said
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_rows_that_users_could_have_written_enter_only_where_they_are_trusted(
+    tmp_path, capsys, header
+):
+    """Nothing in the file tells a forged row apart."""
+    path = tmp_path / "dump.txt"
+    forged = line(2, User="alice").rstrip("\n")
+    text = line(1, User="mallory", JobName=f"x\n{forged}")
+    path.write_text(FIELDS.replace(",", "|") + "\n" + text if header else text)
+    words = ["ingest", "--file", str(path), "--cluster", "old", "--timezone", "UTC"]
+    words += ["--header"] if header else ["--fields", FIELDS]
+    assert run_to_exit_code(ledger_group, words) == 2
+    said = capsys.readouterr().err
+    assert "users choose JobName, and a line break and '|' in it look like a row of another" in said
+    assert "give --delimiter '|'" in said
+    assert not default_ledger_path().exists()
+
+
+def test_a_file_without_text_of_users_needs_no_delimiter(tmp_path, capsys):
+    path = tmp_path / "dump.txt"
+    path.write_text(f"1|{T}|{T + 10}|{T + 210}\n")
+    words = ["ingest", "--file", str(path), "--cluster", "old", "--timezone", "UTC"]
+    assert run_to_exit_code(ledger_group, [*words, "--fields", "JobIDRaw,Submit,Start,End"]) == 0
+    assert "1 row read, 1 new" in capsys.readouterr().out
 
 
 def test_a_random_delimiter_tells_forged_rows_apart(tmp_path, capsys):
@@ -397,7 +424,7 @@ def test_a_header_can_name_the_fields(ledger, tmp_path, capsys):
     dump = tmp_path / "dump.txt"
     dump.write_text(FIELDS.replace(",", "|").lower() + "\n" + line(1) + line(2), "utf-8")
     argv = ["ingest", "--file", str(dump), "--cluster", "old", "--header", "--timezone", "UTC"]
-    assert run_to_exit_code(ledger_group, argv) == 0
+    assert run_to_exit_code(ledger_group, [*argv, "--delimiter", "|"]) == 0
     assert "2 rows read, 2 new, 0 changed, 0 rejected" in capsys.readouterr().out
     assert run_to_exit_code(ledger_group, [*argv, "--delimiter", ";"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
