@@ -169,13 +169,13 @@ has_job_here() {
 # it as root, so the program counts, too.
 steps() {
     local pid title programs
-    local -A titles=()
-    while read -r pid _ title; do titles[$pid]=${title#[}; done < <(pgrep -U 0 -af '^slurmstepd: \[[0-9]+[].]')
-    ((${#titles[@]})) || return 0
-    programs=("${!titles[@]}")
-    programs=("${programs[@]/#//proc/}")
-    find "${programs[@]/%//exe}" -maxdepth 0 \( -lname '*/slurmstepd' -o -lname '*/slurmstepd (deleted)' \) 2>/dev/null |
-        while IFS=/ read -r _ _ pid _; do echo "${titles[$pid]%%[].]*} $pid"; done
+    mapfile -t programs < <(pgrep -U 0 -f '^slurmstepd: \[' | sed 's|.*|/proc/&/exe|')
+    ((${#programs[@]})) || return 0
+    find "${programs[@]}" -maxdepth 0 \( -lname '*/slurmstepd' -o -lname '*/slurmstepd (deleted)' \) 2>/dev/null |
+        while IFS=/ read -r _ _ pid _; do
+            read -rd "" title 2>/dev/null <"/proc/$pid/cmdline" || true
+            [[ ! $title =~ ^"slurmstepd: ["([0-9]+)[].] ]] || echo "${BASH_REMATCH[1]} $pid"
+        done
 }
 
 # has_step JOB…: has any of these jobs a step here? One from before this was installed has no record.
