@@ -116,7 +116,8 @@ look() {
         [[ $line =~ ^/proc/([0-9]+)/environ:SLURM_JOB_ID.*=([0-9]+)$ ]] && JOBS_OF[${BASH_REMATCH[1]}]+="${BASH_REMATCH[2]} "
     done < <(grep_each environ -azxEm 128 'SLURM_JOB_ID(_HET_GROUP_[0-9]+)?=[0-9]{1,10}' | tr '\0' '\n')
     while IFS=/ read -r _ _ pid line; do
-        [[ $line == */session-*.scope* || $line == */user@*.service* || $line == */system.slice/* && $line != *slurm* ]] &&
+        # Jobs are in slurmd's own service, or in slurmstepd.scope; other services may be slurmkit-….
+        [[ $line == */session-*.scope* || $line == */user@*.service* || $line == */system.slice/* && ! $line =~ slurm(d|stepd)[^a-z] ]] &&
             OUTSIDE[$pid]=yes
     done < <(grep_each cgroup /)
     look_at_records

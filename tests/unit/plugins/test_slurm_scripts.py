@@ -480,6 +480,31 @@ def test_the_prolog_leaves_alone_who_shares_the_gpu(node: Path, hold_as_user: St
     assert [each.poll() for each in sharing] == [None, None]
 
 
+@pytest.mark.parametrize(("cgroup", "ends"), [
+    ("/system.slice/slurmkit-gpu-exporter.service", False),  # its user is one of DynamicUser
+    ("/system.slice/nvidia-dcgm.service", False),
+    ("/user.slice/user-1000.slice/session-4.scope", False),
+    ("/user.slice/user-1000.slice/user@1000.service/app.slice", False),
+    ("/system.slice/slurmd.service", True),  # jobs without cgroups
+    ("/system.slice/slurmstepd.scope/job_41/step_0/user/task_0", True),
+    ("/system.slice/c1_slurmstepd.scope/job_41/step_0/user/task_0", True),
+])  # fmt: skip
+def test_services_and_logins_keep_their_processes(
+    node: Path, hold_as_user: Start, cgroup: str, ends: bool
+) -> None:
+    grep = node / "bin" / "grep"
+    grep.write_text(
+        f"""#!/bin/bash
+[[ $* == *"/cgroup"* ]] || exec {shutil.which("grep")} "$@"
+printf "%s:0::{cgroup}\\n" "${{@:3}}"
+"""
+    )
+    grep.chmod(0o755)
+    unnamed = hold_as_user()
+    assert run(node, "prolog") == 0
+    assert wait_ended(unnamed) if ends else unnamed.poll() is None
+
+
 def test_nobody_stays_by_naming_the_job_that_comes_next(node: Path, hold_as_user: Start) -> None:
     left = hold_as_user(SLURM_JOB_ID=JOB)
     assert run(node, "prolog") == 0
