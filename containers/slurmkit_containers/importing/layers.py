@@ -85,11 +85,16 @@ class LayerTree:
             tarfile.TarError: when the archive is damaged.
         """
         members = {_parts(member.name): member for member in layer}
-        for parts in members:  # whiteouts apply to the layers below, wherever they stand
-            if parts and parts[-1].startswith(_HIDES):
-                self._hide(parts)
+        members.pop((), None)
+        whiteouts = {parts for parts in members if parts[-1].startswith(_HIDES)}
+        folders = {parts for parts, member in members.items() if member.isdir()} - whiteouts
+        # A folder takes the place of a link below: nothing else of the layer follows that link.
+        for parts in sorted(folders, key=len):
+            self._put(parts, TreeNode(members[parts], layer))
+        for parts in whiteouts:  # they apply to the layers below, wherever they stand
+            self._hide(parts)
         for parts, member in members.items():
-            if parts and not parts[-1].startswith(_HIDES):
+            if parts not in whiteouts:
                 meant = _resolve_hard_link(member, members)
                 if meant.isreg() or meant.isdir() or meant.issym() or meant.isfifo():
                     self._put(parts, TreeNode(meant, layer))

@@ -93,6 +93,19 @@ def test_an_opaque_folder_hides_all_that_it_held() -> None:
     assert tree(below, above) == {"a": "/", "a/new": "n"}
 
 
+@pytest.mark.parametrize("path", ["link", "a/link/b", "a/link"])
+def test_a_folder_in_the_place_of_a_link_hides_nothing_behind_the_link(path: str) -> None:
+    """Finding C1: whiteouts apply to the folder of their own layer, in whatever order it has them."""
+    name = path.removesuffix("/b")
+    below = tar(folder("target"), member("target/keep.txt", b"1"), folder("target/b"),
+                member("target/b/x", b"2"), link(name, "/target"))  # fmt: skip
+    kept = tree(below)
+    entries = [member(f"{path}/new.txt", b"n"), member(f"{path}/.wh..wh..opq"), folder(path),
+               member(f"{path}/.wh.keep.txt"), folder(name)]  # fmt: skip
+    made = tree(below, tar(*entries))
+    assert made == kept | {name: "/", path: "/", f"{path}/new.txt": "n"}
+
+
 def test_a_folder_keeps_what_is_in_it_and_a_file_in_its_place_does_not() -> None:
     below = tar(folder("a"), member("a/x", b"1"))
     assert tree(below, tar(folder("a"))) == {"a": "/", "a/x": "1"}
