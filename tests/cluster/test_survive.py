@@ -134,6 +134,17 @@ def test_a_time_limit(counter: Counter) -> None:
     assert "timeout: back to the queue" in said
 
 
+def test_sigterm_to_the_batch_shell_alone(counter: Counter) -> None:
+    job_id = counter.submit(f"{ALL} --partition cpu --time 10", 6000)
+    counter.await_count("0")
+    counter.lab.run("scancel", "--batch", "--signal=TERM", job_id)
+    ended = counter.lab.run("slurmkit", "wait", job_id, check=False)
+    assert ended.returncode != 0
+    (run,) = counter.show(job_id)["outcome"]["restarts"]
+    assert run["reason"] == "cancelled"
+    assert int(counter.trace()[-1][1]) < 6000
+
+
 @contextmanager
 def scavengers(lab: Lab, mode: str, grace: int, *, signal: bool) -> Iterator[None]:
     """What becomes of preempted jobs, and whether their batch shell is told."""

@@ -182,6 +182,24 @@ slurmkit_give_grace() { # to work that is asked; what has not ended then goes ba
   fi
 }
 
+slurmkit_goes_on() { # for Slurm: the SIGTERM was for this shell alone, by `scancel --batch`
+  slurmkit_look && [ "$slurmkit_job_state" = RUNNING ] && [ "$slurmkit_job_reason" != TimeLimit ] &&
+    ! slurmkit_is_preempted && ! slurmkit_is_requeued
+}
+
+slurmkit_end_work() { # as without this shell, where the script itself would end
+  local each
+  slurmkit_say 'SIGTERM came to the batch shell: the work is ended'
+  for each in `slurmkit_processes`; do kill -s TERM "$each" 2>/dev/null; done
+  slurmkit_now
+  slurmkit_value=$((slurmkit_time + slurmkit_kill_wait))
+  until slurmkit_over; do
+    slurmkit_now
+    [ "$slurmkit_time" -lt "$slurmkit_value" ] || slurmkit_stop_all
+    slurmkit_rest
+  done
+}
+
 slurmkit_survive() { # run slurmkit_work; ends with its exit code
   slurmkit_pid='' slurmkit_gone='' slurmkit_refused=''
   slurmkit_begin || return "${slurmkit_code:-1}"
@@ -194,6 +212,7 @@ slurmkit_survive() { # run slurmkit_work; ends with its exit code
   set +m
   slurmkit_await slurmkit_warned
   if [ -z "$slurmkit_killed" ] && ! slurmkit_over; then slurmkit_give_grace; fi
+  if [ -n "$slurmkit_killed" ] && ! slurmkit_over && slurmkit_goes_on; then slurmkit_end_work; fi
   if slurmkit_over; then slurmkit_collect "$slurmkit_watcher"; fi
   if slurmkit_is_stale; then
     slurmkit_end_noted stale stopped 'a later run has begun: this one has stopped'

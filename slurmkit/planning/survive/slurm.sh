@@ -156,32 +156,36 @@ slurmkit_ask() {
     slurmkit_deadline=$((slurmkit_value - slurmkit_margin))
 }
 
-slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
-  local each fields number mask key own session
-  [ -n "$slurmkit_signal" ] || return 0
+slurmkit_processes() { # of the work on this node, but for the tasks of srun
+  local each fields own session
   { fields=`<"/proc/$$/stat"`; } 2>/dev/null || return 0
   # shellcheck disable=SC2086 # state, parent, process group, session; no here-string, which needs a disk
   set -- ${fields##*) }
   own=$3 session=$4
-  number=`kill -l "$slurmkit_signal"`
   for each in /proc/[0-9]*; do
     { fields=`<"$each/stat"`; } 2>/dev/null || continue
     # shellcheck disable=SC2086 # likewise
     set -- ${fields##*) }
     # Work may make process groups of its own, as timeout does.
     case $4:$3 in
-      "$session:$own" | "$session:$slurmkit_watcher") continue ;;
-      "$session":*) ;;
-      *) continue ;;
+      "$session:$own" | "$session:$slurmkit_watcher") ;;
+      "$session":*) echo "${each#/proc/}" ;;
     esac
-    case $slurmkit_told in *" ${each#/proc/} "*) continue ;; esac
+  done
+}
+
+slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
+  local each number mask key
+  [ -n "$slurmkit_signal" ] || return 0
+  number=`kill -l "$slurmkit_signal"`
+  for each in `slurmkit_processes`; do
+    case $slurmkit_told in *" $each "*) continue ;; esac
     while read -r key mask; do
       case $key in SigBlk: | SigCgt:) ;; *) continue ;; esac
       ((16#$mask >> (number - 1) & 1)) || continue
-      kill -s "$slurmkit_signal" "${each#/proc/}" 2>/dev/null &&
-        slurmkit_told="$slurmkit_told${each#/proc/} "
+      kill -s "$slurmkit_signal" "$each" 2>/dev/null && slurmkit_told="$slurmkit_told$each "
       break
-    done 2>/dev/null <"$each/status"
+    done 2>/dev/null <"/proc/$each/status"
   done
 }
 

@@ -95,7 +95,7 @@ def test_an_opaque_folder_hides_all_that_it_held() -> None:
 
 @pytest.mark.parametrize("path", ["link", "a/link/b", "a/link"])
 def test_a_folder_in_the_place_of_a_link_hides_nothing_behind_the_link(path: str) -> None:
-    """Finding C1: whiteouts apply to the folder of their own layer, in whatever order it has them."""
+    """Finding C1: whiteouts apply to the folder of their own layer, in whatever order they are."""
     name = path.removesuffix("/b")
     below = tar(folder("target"), member("target/keep.txt", b"1"), folder("target/b"),
                 member("target/b/x", b"2"), link(name, "/target"))  # fmt: skip

@@ -287,6 +287,20 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
     assert slurm.requests() == ["requeue 7"]
 
 
+@pytest.mark.parametrize("way", ["exits", "plain", "deaf"])
+def test_sigterm_to_the_batch_shell_alone_ends_the_work(tmp_path: Path, way: str) -> None:
+    """Finding P10: `scancel --batch --signal=TERM`. The job goes on until its script ends."""
+    slurm = Slurmctld(tmp_path, ALL, way, target=100_000)
+    slurm.start(seconds=3600)
+    slurm.await_work()
+    slurm.warn(signal.SIGTERM)
+    assert slurm.finish() == "failed", slurm.log
+    assert slurm.requests() == []
+    assert slurm.codes == [128 + signal.SIGTERM]
+    assert "\tend\tcancelled fail 143 " in slurm.history
+    assert slurm.count < 100_000
+
+
 def test_slurmctld_away_at_requeue_time(tmp_path: Path) -> None:
     slurm = Slurmctld(tmp_path, ALL, "exits", target=10_000)
     slurm.start()
