@@ -24,7 +24,7 @@ from slurmkit.jobs.describe import format_state, format_state_counts
 from slurmkit.jobs.info import UNKNOWN, JobInfo, parse_gpu_indices
 from slurmkit.jobs.log import JobLog, LogFile, LogRequest, find_log_path, read_log_once
 from slurmkit.jobs.log import follow_job_log as follow_log
-from slurmkit.jobs.lookup import read_job, summarize_parts
+from slurmkit.jobs.lookup import read_batch_script, read_job, summarize_parts
 from slurmkit.jobs.outcome import Outcome, OutcomeEvidence, judge_outcome, read_outcome
 from slurmkit.jobs.poller import settle_watched_codes
 from slurmkit.jobs.run_history import RunRecord, read_history
@@ -492,8 +492,7 @@ def check_rehearsal(slurm: SlurmCommands, job_id: str, ending: str) -> None:
     """
     if ending not in REHEARSALS:
         raise BadInput(f"{ending!r} cannot be rehearsed; give one of {', '.join(REHEARSALS)}")
-    script = slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
-    if SURVIVAL_LINE not in script:
+    if SURVIVAL_LINE not in read_batch_script(slurm, job_id):
         raise BadInput(
             f"job {job_id} was submitted without an --on-… option, so the signal would kill it;"
             f" submit it with --on-{ending} requeue"

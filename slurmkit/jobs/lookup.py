@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 
 import msgspec
 
-from slurmkit.errors import DatabaseDown, NoSuchJob, Refused
+from slurmkit.errors import DatabaseDown, NoSuchJob, Refused, SlurmError
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_ids import group_by_id, parse_task_indices, queryable_id, whole_id
 from slurmkit.formats.scontrol import merge_node_lists
@@ -48,6 +48,22 @@ def read_job(backend: Backend, slurm: SlurmCommands, job_id: str) -> JobInfo:
     if info is None:
         raise NoSuchJob(f"no job {job_id} in the queue or in the accounting database")
     return info
+
+
+def read_batch_script(slurm: SlurmCommands, job_id: str) -> str:
+    """Read the batch script of a job that slurmctld remembers.
+
+    Raises:
+        SlurmError: when Slurm does not show it. scontrol itself says so on stderr only, and exits
+            with 0 (its `scontrol_batch_script`, up to 26.05).
+    """
+    script = slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
+    if not script.startswith("#!"):  # which sbatch asks for
+        raise SlurmError(
+            f"Slurm does not show the batch script of job {job_id}: its user and operators of"
+            " Slurm may read it, and jobs of salloc and srun have none"
+        )
+    return script
 
 
 def read_jobs(

@@ -9,6 +9,7 @@ from slurmkit.errors import NoSuchJob, SlurmError
 from slurmkit.formats.durations import parse_elapsed
 from slurmkit.formats.tres import gpu_count
 from slurmkit.jobs.job import REHEARSALS
+from slurmkit.jobs.lookup import read_batch_script
 from slurmkit.planning.survival import parse_survival
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.spec.survival import MOST_GRACE, MOST_RESTARTS
@@ -109,7 +110,7 @@ def read_checkpoint_request(slurm: SlurmCommands, job: ReclaimJob) -> Checkpoint
     """
     if not job.batch:
         return None
-    settings = parse_survival(slurm.run(["scontrol", "write", "batch_script", job.job_id, "-"]))
+    settings = parse_survival(read_batch_script(slurm, job.job_id))
     for ending, signal in REHEARSALS.items():
         action = settings.get(f"on_{ending}", "")
         if action not in _COMES_BACK:

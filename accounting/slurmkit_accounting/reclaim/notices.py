@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, func, or_, select
@@ -20,7 +20,7 @@ from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.plugins import Notice, notifier
-from slurmkit_accounting.reclaim.acts import ActName, OpenAct, load_keeps
+from slurmkit_accounting.reclaim.acts import OpenAct, load_keeps
 from slurmkit_accounting.reclaim.letter import (
     ReclaimLetter,
     begin_of_strips,
@@ -32,6 +32,8 @@ from slurmkit_accounting.reclaim.policy import ReclaimJob, ReclaimPolicy
 from slurmkit_accounting.usage.tables import load_eras
 
 KIND = "reclaim"
+Follows = Literal["requeue", "cancel", "nothing", "unknown"]
+"""What a policy does to a job whose GPUs stay idle after the warning."""
 _ARRIVED = (DeliveryOutcome.SENT, DeliveryOutcome.BEFORE, DeliveryOutcome.DOUBTFUL)
 
 
@@ -47,16 +49,14 @@ class ReclaimNotices:
         self._cluster = cluster
         self._zone = zone
 
-    def warn(
-        self, ledger: Ledger, act: OpenAct, policy: ReclaimPolicy, then: ActName | None
-    ) -> str:
+    def warn(self, ledger: Ledger, act: OpenAct, policy: ReclaimPolicy, then: Follows) -> str:
         """Tell the user that GPUs are idle; return why nobody was told, empty if it was sent.
 
         Args:
             ledger: open for writing.
             act: the recorded act.
             policy: the policy that decides about the job.
-            then: what follows if the GPUs stay idle; None for nothing.
+            then: what follows if the GPUs stay idle.
 
         Raises:
             BadConfig: when the settings of a notifier are missing.
@@ -169,8 +169,12 @@ def _with_note(letter: ReclaimLetter, note: str) -> ReclaimLetter:
     return msgspec.structs.replace(letter, notes=(*letter.notes, note))
 
 
-_WHAT_FOLLOWS: dict[ActName | None, str] = {
-    None: "Nothing else is done about it.",
+_WHAT_FOLLOWS: dict[Follows, str] = {
+    "nothing": "Nothing else is done about it.",
+    "unknown": (
+        "What follows is not known yet: Slurm does not show the job's script to this service."
+        " If they stay idle, the job may lose its GPUs from {at} on."
+    ),
     "requeue": (
         "If they stay idle, then from {at} on the job is asked for its checkpoint and requeued"
         " held: it waits until you run `slurmkit release {job}`, and goes on from its checkpoint."

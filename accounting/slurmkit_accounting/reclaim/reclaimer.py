@@ -54,7 +54,7 @@ from slurmkit_accounting.reclaim.jobs import (
     read_job_state,
     read_running_jobs,
 )
-from slurmkit_accounting.reclaim.notices import ReclaimNotices
+from slurmkit_accounting.reclaim.notices import Follows, ReclaimNotices
 from slurmkit_accounting.reclaim.policy import (
     Policies,
     ReclaimJob,
@@ -70,6 +70,7 @@ _MAILS_SINCE = 30 * 86400  # seconds; an older mail does not count as the first 
 _LATE = 90  # seconds after its grace; then a job is requeued held as it is
 _GIVE_UP = 3600  # seconds after its grace
 _LATEST = 120  # seconds; an older sample is not looked at alone
+_HIDDEN = "left, for Slurm does not show the job's script (is this account an operator of Slurm?)"
 _PAUSE = 2.0  # seconds between two looks at a job that ends or comes back to the queue
 _Result = tuple[Outcome, str]
 """What came of an act, and a remark."""
@@ -224,7 +225,10 @@ class Reclaimer:
         """Record what is done about one job, and begin to do it."""
         try:
             action, request = self._action(plan)
+        except (ControllerDown, SlurmTimeout):
+            return
         except SlurmError:  # nothing is done while it is unknown whether the job survives
+            now.done[_HIDDEN] += 1
             return
         if action is None:
             return
@@ -312,12 +316,25 @@ class Reclaimer:
         policy = now.policies.get(act.policy)
         if policy is None or not self._is_fresh(act):
             return "not done", "the service was stopped before the mail was sent"
-        then: ActName | None = None
-        if policy.action in {"requeue", "cancel"}:
-            comes_back = read_checkpoint_request(self._slurm, act.job) is not None
-            then = "requeue" if comes_back else "cancel" if policy.action == "cancel" else None
-        why = now.notices.warn(now.ledger, act, policy, then)
+        why = now.notices.warn(now.ledger, act, policy, self._what_follows(now, act, policy))
         return ("not mailed", why) if why else ("mailed", "")
+
+    def _what_follows(self, now: _Round, act: OpenAct, policy: ReclaimPolicy) -> Follows:
+        """Return what a policy does about GPUs that stay idle.
+
+        Raises:
+            SlurmError: when slurmctld does not answer.
+        """
+        if policy.action not in {"requeue", "cancel"}:
+            return "nothing"
+        try:
+            comes_back = read_checkpoint_request(self._slurm, act.job) is not None
+        except (ControllerDown, SlurmTimeout):
+            raise
+        except SlurmError:
+            now.done[_HIDDEN] += 1
+            return "unknown"
+        return "requeue" if comes_back else "cancel" if policy.action == "cancel" else "nothing"
 
     def _requeue(self, now: _Round, act: OpenAct) -> _Result | None:
         """Ask for the checkpoint; once the job is back in the queue, hold it."""

@@ -104,7 +104,8 @@ def _check_account(name: str, case: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "warning",
             f"{person.pw_name} is no operator of Slurm",
-            "with PrivateData, the ledger has only jobs that everybody may see",
+            "with PrivateData, the ledger has only jobs that everybody may see; and no policy of"
+            " [reclaim] can act, because Slurm shows the service no script of a job",
             f"sacctmgr -i add user name={person.pw_name} account=root adminlevel=Operator",
             "as a Slurm administrator",
         )

@@ -15,6 +15,7 @@ from slurmkit.diagnose.model import Explanation
 from slurmkit.errors import SlurmError
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.log import FilePiece, LogFile, read_piece
+from slurmkit.jobs.lookup import read_batch_script
 from slurmkit.jobs.run_history import RunRecord
 from slurmkit.jobs.steps import StepsSnapshot, UserEfficiency, read_step_uses, read_user_efficiency
 from slurmkit.slurm.commands import SlurmCommands
@@ -112,7 +113,7 @@ def _explain(asker: ClusterReader, job_id: str) -> Explanation:
 
 
 def _read_script(asker: ClusterReader, job_id: str) -> str:
-    return asker.slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
+    return read_batch_script(asker.slurm, job_id)
 
 
 def _read_log_path(asker: ClusterReader, job_id: str, which: str) -> str:

@@ -18,6 +18,7 @@ from slurmkit.formats.memory import memory_option
 from slurmkit.formats.scontrol import parse_amount
 from slurmkit.formats.tres import parse_tres
 from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.lookup import read_batch_script
 from slurmkit.planning.secrets import without_secret_lines
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.spec.gpus import Gpus
@@ -119,9 +120,7 @@ def _read_script(slurm: SlurmCommands, job_id: str) -> tuple[str, list[str]]:
     """Read the batch script; if it is no longer known, return an empty text and a note."""
     why = ""
     try:
-        script = slurm.run(["scontrol", "write", "batch_script", job_id, "-"])
-        if script.startswith("#!"):
-            return script, []
+        return read_batch_script(slurm, job_id), []
     except SlurmError as error:
         why = f" (slurmctld: {error})"
     try:

@@ -219,6 +219,22 @@ def test_a_policy_that_requeues_leaves_others_alone(
     assert [row[1] for row in acts(ledger)] == ["mail"]
 
 
+@pytest.mark.parametrize("action", ["requeue", "cancel"])
+def test_a_service_without_rights_does_not_know_what_follows(
+    ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None], action: str
+) -> None:
+    """Finding N2: scontrol does not show the script, says so on stderr alone, and exits with 0."""
+    site(action=action)
+    job = add(lab, [0] * 100, "")
+    said = play(lab, ledger, TAKEN + 60)
+    assert "What follows is not known yet" in text_of(inbox.mails[0])
+    assert any("is this account an operator of Slurm?" in line for line in said)
+    assert [row[1] for row in acts(ledger)] == ["mail"]
+    job.script = SURVIVES
+    play(lab, ledger, TAKEN + 300)
+    assert acts(ledger)[-1][1] == "requeue"
+
+
 def test_without_a_word_of_the_site_nothing_is_done_to_jobs(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, configure: Callable[[str], None]
 ) -> None:
