@@ -116,9 +116,9 @@ def check_gpus(
 
 def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
     """Return what is wrong with one GPU. A value of `N/A` is not known, and not wrong."""
-    lost = [name for name in ("uuid", "serial", "product_name") if _is_lost(_text(gpu, name))]
+    lost = _lost_text(gpu)
     if lost:
-        return [CheckResult("gpus", "page", f"it does not answer: {_text(gpu, lost[0])}")]
+        return [CheckResult("gpus", "page", f"it does not answer: {lost}")]
     results = []
     action = _text(gpu, "gpu_recovery_action")
     if action not in {"", "None", "N/A"}:
@@ -177,6 +177,22 @@ def _is_throttled(gpu: "Any", name: str) -> bool:
         _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}")
         for kind in ("event", "throttle")
     }
+
+
+def _lost_text(gpu: "Any") -> str:
+    """Return what a GPU says that does not answer; empty for others.
+
+    One that is lost may still have its name, which the driver remembers.
+    """
+    for name in ("uuid", "serial", "product_name"):
+        if _is_lost(_text(gpu, name)):
+            return _text(gpu, name)
+    for part in gpu:
+        if not part.tag.endswith("processes"):  # they have names that users chose
+            for text in part.itertext():
+                if "GPU is lost" in text:
+                    return str(text.strip())
+    return ""
 
 
 def _is_lost(text: str) -> bool:
@@ -397,7 +413,7 @@ def xid_state(number: str, text: str, conf: CheckSettings) -> str:
         return "drain" if text.startswith("Fatal") else "ok"
     if number == "154" and text.endswith("(None)"):
         return "ok"  # the GPU has been reset, and asks for nothing any more
-    return conf.xids.get(int(number), XIDS.get(int(number), "ok"))
+    return str(conf.xids.get(int(number), XIDS.get(int(number), "ok")))
 
 
 def read_infiniband(conf: CheckSettings, state: "State") -> "Found":

@@ -17,6 +17,7 @@ from waiting import wait_until
 from slurmkit.cli.main import cli, run_to_exit_code
 
 LOST = "[GPU is lost]"
+DEPRECATED = "Requested functionality has been deprecated"
 
 
 @pytest.fixture
@@ -126,6 +127,22 @@ def test_a_gpu_that_autodetect_does_not_find_any_more_is_missed(node: NodeLab) -
 def test_a_driver_that_fails(node: NodeLab) -> None:
     said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     node.says("nvidia-smi", said, code=9)
+@pytest.mark.parametrize("part", ["hot", "sram", "width", "clock", "pending"])
+def test_a_lost_gpu_may_still_say_its_name(node: NodeLab, part: str) -> None:
+    """Finding G3: UUID and name come from elsewhere than what the GPU itself answers."""
+    node.gpus({}, {part: "GPU is lost"})
+    assert node.wrong() == [f"gpus page {SECOND} it does not answer: GPU is lost"]
+
+
+def test_a_program_may_have_the_name_of_a_lost_gpu(node: NodeLab) -> None:
+    path = node.folder / "smi.xml"
+    for kind in ("processes", "accounted_processes"):
+        name = f"<{kind}><process_info><process_name>GPU is lost</process_name></process_info>"
+        whole = path.read_text("utf-8")
+        path.write_text(whole.replace("\t</gpu>", f"{name}</{kind}>\t</gpu>"), "utf-8")
+    assert node.wrong() == []
+
+
     assert node.wrong() == [f"gpus drain nvidia-smi fails with code 9: {said}"]
     node.says("slurmd", "")
     assert node.wrong() == []  # a node without GPUs in gres.conf, from the same image
