@@ -52,9 +52,13 @@ def read_smi(conf: CheckSettings, state: "State") -> "Found":
     answer = re.search("<nvidia_smi_log>.*</nvidia_smi_log>", said, re.DOTALL)
     try:
         gpus = ElementTree.fromstring(answer.group() if answer else "").findall("gpu")  # noqa: S314 - the driver wrote it
-    except ElementTree.ParseError:
-        why = f"nvidia-smi fails with code {code}: {_last_line(said)}"
-        return [CheckResult("gpus", "drain" if expected else "unknown", why)], {}
+    except ElementTree.ParseError as error:
+        severity = "drain" if expected else "unknown"
+        why = f"nvidia-smi fails with code {code}: {_first_line(said)}"
+        if answer or ("<nvidia_smi_log>" in said and not code):
+            # It has the names of users' programs: no user may drain a node with one.
+            severity, why = "unknown", f"nvidia-smi -q -x gives no XML that can be read: {error}"
+        return [CheckResult("gpus", severity, why)], {}
     return check_gpus(gpus, expected, conf), {"gpus": [_identity(gpu) for gpu in gpus]}
 
 
@@ -283,7 +287,7 @@ def read_mig_gpus() -> "set[str]":
     """
     code, said = _run(["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"])
     if code and "not a valid field" not in said:
-        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_last_line(said)}")
+        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_first_line(said)}")
     rows = [line.split(", ") for line in said.splitlines()]
     return {row[0].strip() for row in rows if row[-1].strip() == "Enabled"}
 
@@ -564,9 +568,16 @@ def _run(argv: "list[str]") -> "tuple[int, str]":
     return process.returncode, said.decode("utf-8", "replace")
 
 
-def _last_line(text: str) -> str:
+def _first_line(text: str) -> str:
+    """Return the first line of a failed nvidia-smi that is no XML: it has the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:120] if lines else "no output"
+    words = [line for line in lines if not line.startswith("<")] or lines
+    return words[0][:120] if words else "no output"
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a failed command: where it is a Python program, it has the cause."""
+    return _first_line("\n".join(reversed(text.splitlines())))
 
 
 def _skipped(source: str, why: str) -> "list[CheckResult]":

@@ -183,6 +183,13 @@ def test_amds_gpus_are_counted(node: NodeLab) -> None:
 def test_a_node_without_nvidia_smi(node: NodeLab) -> None:
     (node.bin / "nvidia-smi").unlink()
     assert node.wrong() == []
+def test_the_cause_is_what_the_driver_says_first(node: NodeLab) -> None:
+    """Finding G4: the last line is the version."""
+    cause = "Failed to initialize NVML: Driver/library version mismatch"
+    node.says("nvidia-smi", f"{cause}\nNVML library version: 550.54\n", code=18)
+    assert node.wrong() == [f"gpus drain nvidia-smi fails with code 18: {cause}"]
+
+
     node.configure("CHECK_GPUS=2\nCHECK_SKIP=leftovers")
     assert node.wrong() == ["gpus drain nvidia-smi is not installed"]
 
@@ -225,11 +232,19 @@ def test_memory_errors_are_counted_in_the_words_of_each_generation_of_drivers(
     assert node.wrong() == [f"ecc drain {SECOND} 2 uncorrectable errors"]
 
 
-def test_a_truncated_answer_is_no_answer(node: NodeLab) -> None:
-    whole = (node.folder / "smi.xml").read_text("utf-8")
-    (node.folder / "smi.xml").write_text(whole[: len(whole) // 2], "utf-8")
-    (found,) = node.wrong()
-    assert found.startswith("gpus drain nvidia-smi fails with code 0: ")
+def test_an_answer_that_is_no_xml_is_unknown(node: NodeLab) -> None:
+    """Finding G4: the name of a user's program stands in it."""
+    path = node.folder / "smi.xml"
+    whole = path.read_text("utf-8")
+    said = "gpus unknown nvidia-smi -q -x gives no XML that can be read: "
+    path.write_text(whole[: len(whole) // 2], "utf-8")
+    (found,) = node.wrong("--context", "health")
+    assert found.startswith(said)
+    name = "<processes><process_info><process_name>a<b&c</process_name></process_info></processes>"
+    path.write_text(whole.replace("\t</gpu>", f"{name}\t</gpu>"), "utf-8")
+    (found,) = node.wrong("--context", "health")
+    assert found.startswith(said)
+    assert not any("State=DRAIN" in each for each in node.told())
 
 
 def test_nvlinks_are_compared_with_the_other_gpus(node: NodeLab) -> None:
