@@ -59,7 +59,11 @@ def read_smi(conf: CheckSettings, state: "State") -> "Found":
             # It has the names of users' programs: no user may drain a node with one.
             severity, why = "unknown", f"nvidia-smi -q -x gives no XML that can be read: {error}"
         return [CheckResult("gpus", severity, why)], {}
-    return check_gpus(gpus, expected, conf), {"gpus": [_identity(gpu) for gpu in gpus]}
+    earlier = state.get("lanes", {})  # type: dict[str, int]
+    lanes = {_text(gpu, "uuid"): _number(gpu.find(_LANES)) for gpu in gpus}
+    kept = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
+    results = check_gpus(gpus, expected, conf, earlier)
+    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": kept}
 
 
 def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
@@ -99,30 +103,42 @@ def parse_amd_list(text: str) -> "list[str]":
 
 
 def check_gpus(
-    gpus: "list[Any]", expected: "int | None", conf: CheckSettings
+    gpus: "list[Any]",
+    expected: "int | None",
+    conf: CheckSettings,
+    lanes: "Mapping[str, int]",
 ) -> "list[CheckResult]":
-    """Check the `gpu` elements of `nvidia-smi -q -x`."""
+    """Check the `gpu` elements of `nvidia-smi -q -x`.
+
+    Args:
+        gpus: the elements.
+        expected: how many there should be; None if nothing says so.
+        conf: the settings.
+        lanes: the most PCIe lanes since the boot, by UUID.
+    """
     results = []
     if expected is not None and len(gpus) < expected:
         text = f"{len(gpus)} of {expected} GPUs are there"
         results.append(CheckResult("gpus", "drain", text))
     for gpu in gpus:
-        results += [
-            result._replace(pci=short_pci(gpu.get("id", ""))) for result in _check_gpu(gpu, conf)
-        ]
+        lost = _lost_text(gpu)
+        if lost:
+            found = [CheckResult("gpus", "page", f"it does not answer: {lost}")]
+        else:
+            found = _check_gpu(gpu) + _check_clocks(gpu) + _check_pcie(gpu, gpus, conf, lanes)
+        results += [result._replace(pci=short_pci(gpu.get("id", ""))) for result in found]
     failed = {result.check for result in results}
     fine = {"gpus": f"{len(gpus)} GPUs" if gpus else "no GPU"}
     for check, info in CHECKS.items():
         if info.source == "smi" and check not in failed:
-            results.append(CheckResult(check, "ok", fine.get(check, "")))
+            answered = not gpus or any(_answers(gpu, check) for gpu in gpus)
+            text = fine.get(check, "") if answered else "the driver does not say"
+            results.append(CheckResult(check, "ok" if answered else "skipped", text))
     return results
 
 
-def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+def _check_gpu(gpu: "Any") -> "list[CheckResult]":
     """Return what is wrong with one GPU. A value of `N/A` is not known, and not wrong."""
-    lost = _lost_text(gpu)
-    if lost:
-        return [CheckResult("gpus", "page", f"it does not answer: {lost}")]
     results = []
     action = _text(gpu, "gpu_recovery_action")
     if action not in {"", "None", "N/A"}:
@@ -145,10 +161,13 @@ def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
     )
     if any(_text(gpu, name) == "Yes" for name in pending):
         results.append(CheckResult("remap", "drain", "memory is to be remapped at the next reset"))
+    repairs = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending")
+    if any(_text(gpu, name) == "Yes" for name in repairs):
+        results.append(CheckResult("remap", "drain", "memory is to be repaired at the next reset"))
     held = [name for name in _THROTTLES if _is_throttled(gpu, name)]
     if held:
         results.append(CheckResult("throttle", "note", "held back by {}".format(", ".join(held))))
-    return results + _check_clocks_and_pcie(gpu, conf)
+    return results
 
 
 _THROTTLES = (
@@ -159,7 +178,30 @@ _THROTTLES = (
 )
 
 
-def _check_clocks_and_pcie(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+_LANES = "pci/pci_gpu_link_info/link_widths/current_link_width"
+# What each check reads of a GPU. Where no GPU has a value there, nothing was checked.
+_READ = {
+    "recovery": ("gpu_recovery_action",),
+    "ecc": ("ecc_errors/volatile",),
+    "remap": ("remapped_rows", "retired_pages", "ecc_errors/channel_repair_pending"),
+    "throttle": ("clocks_event_reasons", "clocks_throttle_reasons"),
+    "clocks": ("applications_clocks",),
+    "pcie": (_LANES,),
+}
+_NO_ANSWER = {"", "N/A", "Requested functionality has been deprecated"}
+
+
+def _answers(gpu: "Any", check: str) -> bool:
+    """Return whether a GPU has any of the values that a check reads."""
+    return check not in _READ or any(
+        text.strip() not in _NO_ANSWER
+        for path in _READ[check]
+        for element in gpu.findall(path)
+        for text in element.itertext()
+    )
+
+
+def _check_clocks(gpu: "Any") -> "list[CheckResult]":
     results = []
     for name in ("graphics_clock", "mem_clock"):
         now = _number(gpu.find("applications_clocks/" + name))
@@ -167,12 +209,22 @@ def _check_clocks_and_pcie(gpu: "Any", conf: CheckSettings) -> "list[CheckResult
         if 0 < now < default:
             text = f"{name} is set to {now} of {default} MHz"
             results.append(CheckResult("clocks", "note", text))
-    widths = "pci/pci_gpu_link_info/link_widths/"
-    now = _number(gpu.find(widths + "current_link_width"))
-    most = conf.pcie_width or _number(gpu.find(widths + "max_link_width"))
-    if 0 < now < most:
-        results.append(CheckResult("pcie", "note", f"{now} of {most} PCIe lanes"))
     return results
+
+
+def _check_pcie(
+    gpu: "Any", gpus: "list[Any]", conf: CheckSettings, earlier: "Mapping[str, int]"
+) -> "list[CheckResult]":
+    """Compare the lanes of a GPU with the others of its kind, and with its own before.
+
+    The GPU's own maximum says little: the slots of many virtual machines have half of it.
+    """
+    now, name = _number(gpu.find(_LANES)), _text(gpu, "product_name")
+    others = [_number(one.find(_LANES)) for one in gpus if _text(one, "product_name") == name]
+    most = conf.pcie_width or max(*others, earlier.get(_text(gpu, "uuid"), 0))
+    if 0 < now < most:
+        return [CheckResult("pcie", "note", f"{now} of {most} PCIe lanes")]
+    return []
 
 
 def _is_throttled(gpu: "Any", name: str) -> bool:

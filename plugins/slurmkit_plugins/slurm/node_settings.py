@@ -36,10 +36,12 @@ CHECKS = {
     "gpus": CheckInfo("smi", "a GPU is missing or does not answer (drain, page)"),
     "recovery": CheckInfo("smi", "a GPU asks for a reset or a reboot (drain)"),
     "ecc": CheckInfo("smi", "uncorrectable memory errors since the last reset (drain)"),
-    "remap": CheckInfo("smi", "rows or pages to be remapped (drain), or that cannot be (page)"),
+    "remap": CheckInfo(
+        "smi", "memory to be remapped or repaired (drain), or that cannot be (page)"
+    ),
     "throttle": CheckInfo("smi", "clocks are held back by heat or the power supply (note)"),
     "clocks": CheckInfo("smi", "clocks are set lower than the GPU's default (note)"),
-    "pcie": CheckInfo("smi", "fewer PCIe lanes than GPU and slot have (note)"),
+    "pcie": CheckInfo("smi", "fewer PCIe lanes than the other GPUs have (note)"),
     "nvlink": CheckInfo("nvlink", "fewer NVLinks than the other GPUs have (note; SXM: drain)"),
     "xid": CheckInfo("kernel_log", "Xids of GPUs, SXids of NVSwitches (note, drain, page)"),
     "infiniband": CheckInfo("infiniband", "a port is down or slow (note; CHECK_INFINIBAND: drain)"),
@@ -86,7 +88,7 @@ class CheckSettings(NamedTuple):
         tmp_free: room that each of them needs, in GiB.
         infiniband: ports that must be active, as `mlx5_0` or `mlx5_0:1`.
         infiniband_rate: Gb/s that they need.
-        pcie_width: lanes that each GPU needs; 0 for what GPU and slot have.
+        pcie_width: lanes that each GPU needs; 0 for what the others have.
         diag: contexts in which `dcgmi diag` runs.
         diag_hours: least time between two of them in the health check.
         deadlines: seconds for all checks, by context.
