@@ -37,6 +37,7 @@ from slurmkit.state.gpu_metrics import (
     JobWindow,
     NoSamples,
     SeenNodes,
+    plausible_percent,
 )
 
 SECTION = "gpu_metrics.prometheus"
@@ -159,7 +160,15 @@ class Prometheus:
             index = known[self._gpu_key(labels)]
             by_node[self._node_of(labels)] += (
                 GpuSample(index=index, taken=taken, utilisation=value * percent)
-                for taken, value in _since_gap(list(_values(series)), 1.5 * step)
+            values = [
+                (taken, use)
+                for taken, value in _values(series)
+                if (use := plausible_percent(value * percent)) is not None
+            ]
+            # A single blank is no gap.
+            by_node[self._node_of(labels)] += (
+                GpuSample(index=index, taken=taken, utilisation=use)
+                for taken, use in _since_gap(values, 2.5 * step)
             )
         if found and not by_node:
             raise NoSamples(

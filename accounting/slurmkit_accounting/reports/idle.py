@@ -11,7 +11,7 @@ import msgspec
 from slurmkit.config.plugins import load_plugin, plugins
 from slurmkit.errors import SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
+from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample, plausible_percent
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
@@ -109,10 +109,14 @@ def _read_samples(
 
 
 def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -> dict[str, Any]:
-    own = [one for one in samples if one.index == gpu.index and one.utilisation is not None]
-    since = min((one.taken for one in own), default=None)
-    newest = max((one.taken for one in own), default=None)
-    busiest = max((one.utilisation or 0 for one in own), default=None)
+    own = [
+        (one.taken, use)
+        for one in samples
+        if one.index == gpu.index and (use := plausible_percent(one.utilisation)) is not None
+    ]
+    since = min((taken for taken, _ in own), default=None)
+    newest = max((taken for taken, _ in own), default=None)
+    busiest = max((use for _, use in own), default=None)
     lasted = None if since is None or newest is None else newest - since
     is_fresh = newest is not None and now - newest <= _NEWEST
     held = gpu.since if _shows_all_holders(gpu) else None

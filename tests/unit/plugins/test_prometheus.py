@@ -185,6 +185,29 @@ def test_what_was_before_a_gap_is_left_out(configure):
     assert min(one.taken for one in found) == pytest.approx(now - 600)
 
 
+@pytest.mark.parametrize("blank", [2619, 4294967295, -1])
+def test_a_blank_is_no_utilisation(configure, blank):
+    """Finding G1: a driver writes such numbers where it does not know."""
+    now = time.time()
+
+    def series(uuid: str, *blanks: int) -> Series:
+        values = [(now - ago * 60, blank if ago in blanks else 0) for ago in range(40, 0, -1)]
+        labels = {"Hostname": "c1", "gpu": uuid[-1], "UUID": uuid}
+        return Series("DCGM_FI_DEV_GPU_UTIL", values, **labels)
+
+    some = FakePrometheus(
+        series("GPU-0", 20), series("GPU-1", *range(41)), series("GPU-2", *range(10, 20))
+    )
+    with some.serving() as url:
+        configure(f'url = "{url}"\ngpu_label = "gpu"')
+        found = Prometheus().read(["c1"], seconds=2400)["c1"]
+    assert {one.utilisation for one in found} == {0}
+    since = {index: min(one.taken for one in found if one.index == index) for index in (0, 2)}
+    assert {one.index for one in found} == {0, 2}
+    assert since[0] == pytest.approx(now - 39 * 60, abs=61)
+    assert since[2] == pytest.approx(now - 9 * 60, abs=1)
+
+
 def test_the_token_is_sent_from_a_file_that_not_everybody_can_read(configure, tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")
