@@ -308,7 +308,8 @@ def explain_command(
 @click.option(
     "--source",
     metavar="NAME",
-    help="Who measures the GPUs: slurm, prometheus, or a plugin.  [default: slurm]",
+    help="Who measures the GPUs: ledger, prometheus, slurm, or a plugin.  [default: the one that"
+    " knows most of them]",
 )
 @click.option(
     "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
@@ -322,8 +323,9 @@ def explain_command(
 def idle_command(source: str | None, below: float, minutes: int, form: OutputFormat) -> None:
     """Show GPUs that are allocated now and idle.
 
-    Slurm measures GPUs only if AccountingStorageTRES has gres/gpuutil, and then only for jobs with
-    one GPU and jobs that use none of theirs. Prometheus measures every GPU. `?` means unknown.
+    The ledger has the GPUs of the jobs that you may see, Prometheus every GPU. Slurm measures
+    only if AccountingStorageTRES has gres/gpuutil, and then jobs with one GPU and jobs that use
+    none of theirs. Below the table stands who measured. `?` means unknown.
 
     \b
     Examples:
