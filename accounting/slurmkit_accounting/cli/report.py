@@ -272,10 +272,10 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
 @filter_options
 @click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
 @click.option(
-    "--runs", type=click.Choice(["held", "lost", "started", "measured", "waiting"]),
+    "--runs", type=click.Choice(["held", "lost", "doubtful", "started", "measured", "waiting"]),
     default="held",
-    help="Runs that held something in the window, those of `lost`, those that `wait` or"
-    " `efficiency` counts, or those that wait now.  [default: held]",
+    help="Runs that held something in the window, those of `lost`, those whose number of GPUs is"
+    " doubtful, those that `wait` or `efficiency` counts, or those that wait now.  [default: held]",
 )  # fmt: skip
 @click.option(
     "--row", type=int, metavar="NUMBER", help="Show all that the ledger has about one run."
