@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Select, select, text
 from slurmkit.errors import BadInput
 from slurmkit_accounting.calendar import UNITS, WindowPart, split_window
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema import runs as schema
+from slurmkit_accounting.ledger.schema.runs import DOUBTFUL as HAS_DOUBT
 from slurmkit_accounting.ledger.schema.runs import OPEN, ingests, rejects, revisions, runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
@@ -279,7 +279,7 @@ def _conditions(which: str, window: tuple[int, int]) -> Iterator[list[Where]]:
     elif which == MEASURED:
         yield [*runs_measured_within(window)]
     else:
-        more = [text(schema.DOUBTFUL)] if which == DOUBTFUL else []
+        more = [text(HAS_DOUBT)] if which == DOUBTFUL else []
         for overlapping in runs_overlapping(window):
             yield [*overlapping, *more]
 
