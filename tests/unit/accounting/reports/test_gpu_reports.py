@@ -316,8 +316,7 @@ def test_months_of_which_nothing_is_known_have_no_row(ledger):
         connection.execute(insert(spans).values(cluster_id=1, begin=BEGIN - DAY, finish=BEGIN))
     rows = capacity(ledger)
     assert {month for month, _ in rows} == {"2026-10", "2026-11"}
-    october = rows["2026-10", "h100"]
-    assert (october["capacity_gpu_hours"], october["gpu_hours"]) == (None, 0)
+    assert rows["2026-10", "h100"]["capacity_gpu_hours"] is None
 
 
 def test_a_reader_sees_the_use_of_own_runs_only(ledger):
