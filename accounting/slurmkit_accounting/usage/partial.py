@@ -170,7 +170,7 @@ def open_runs_counted_until(connection: Connection, numbers: Collection[int], no
         connection.scalar(seen.where(runs.c.cluster_id == number))
         for number in {*numbers} - {*last}
     )
-    return min([now, *(end for end in ends if end is not None)])
+    return min([now, *(int(end) for end in ends if end is not None)])
 
 
 def _unmeasured(run: UsageRun) -> UsageRun:
