@@ -338,8 +338,9 @@ def explain(
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
         runs: `held` are those that held resources in the window, `lost` those of the column
-            `gpu_hours_lost`, `started` those that `wait` counts, `measured` those that
-            `efficiency` counts, `waiting` those that waited at the last ingest.
+            `gpu_hours_lost`, `doubtful` those whose number of GPUs cannot be trusted, `started`
+            those that `wait` counts, `measured` those that `efficiency` counts, `waiting` those
+            that waited at the last ingest.
         most: rows to return, the first ones; the totals are of all runs. All when left out.
         scope: see `usage`.
         **more: see `More`.

@@ -37,6 +37,7 @@ from slurmkit.state.gpu_metrics import (
     JobWindow,
     NoSamples,
     SeenNodes,
+    plausible_percent,
 )
 
 SECTION = "gpu_metrics.prometheus"
@@ -70,8 +71,8 @@ class PrometheusSection(msgspec.Struct, frozen=True):
         url: URL of the server, without `/api`.
         metric: metric of GPU utilisation, for `report idle`: of one of the three exporters, or
             another in percent.
-        node_label: label with the node's name, from which anything from a dot or colon on is cut
-            off; empty for the first of `Hostname`, `hostname`, `node` and `instance`.
+        node_label: label with the node's name; a port is cut off, and a domain that Slurm's name
+            of the node lacks. Empty for the first of `Hostname`, `hostname`, `node` and `instance`.
         gpu_label: label with Slurm's index of the GPU, for `report idle`; empty if none has it.
             Most exporters' `gpu` is the driver's number, which is another on some machines.
         job_label: label with Slurm's own job id; empty for the first of `hpc_job`, `jobid` and
@@ -137,13 +138,15 @@ class Prometheus:
         self._ask = ask or _http_client(given)
         self._node_labels = (given.node_label,) if given.node_label else _NODE_LABELS
         self._job_labels = (given.job_label,) if given.job_label else _JOB_LABELS
+        self._nodes: frozenset[str] = frozenset()
+        self._long_names: dict[str, str] = {}
 
     def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
         """Read the samples of the last `seconds`, by node.
 
         GPUs whose index in Slurm is not known are left out, and what was before a gap.
         """
-        wanted = frozenset(nodes)
+        wanted = self._ask_about(nodes)
         now = time.time()
         step = max(_STEP, seconds / _MOST_SAMPLES)
         span = {"start": now - seconds, "end": now, "step": step}
@@ -157,9 +160,15 @@ class Prometheus:
         for series in self._without_doubles(found, known):
             labels = series["metric"]
             index = known[self._gpu_key(labels)]
+            values = [
+                (taken, use)
+                for taken, value in _values(series)
+                if (use := plausible_percent(value * percent)) is not None
+            ]
+            # A single blank is no gap.
             by_node[self._node_of(labels)] += (
-                GpuSample(index=index, taken=taken, utilisation=value * percent)
-                for taken, value in _since_gap(list(_values(series)), 1.5 * step)
+                GpuSample(index=index, taken=taken, utilisation=use)
+                for taken, use in _since_gap(values, 2.5 * step)
             )
         if found and not by_node:
             raise NoSamples(
@@ -302,6 +311,7 @@ class Prometheus:
         Raises:
             NoSamples: when there is no series of any of the nodes.
         """
+        wanted = self._ask_about(window.nodes)
         indices: dict[tuple[str, ...], int | None] = {}
         names = []
         seen: list[Labels] = []
@@ -314,8 +324,8 @@ class Prometheus:
                 of_label += self._answer("series", match | span)
             names += [label] * bool(of_label)
             seen += of_label
-        self._check_nodes(seen, frozenset(window.nodes), f"{{{_matcher()}}}")
-        wanted, with_jobs = frozenset(window.nodes), set[str]()
+        self._check_nodes(seen, wanted, f"{{{_matcher()}}}")
+        with_jobs = set[str]()
         for labels in seen:
             if self._node_of(labels) in wanted:
                 if self._job_of(labels) or _METRICS[labels["__name__"]].field == "holder_value":
@@ -348,8 +358,24 @@ class Prometheus:
         return f"{_matcher()},{_of_nodes(label, nodes)}"
 
     def _node_of(self, labels: Labels) -> str:
+        """Return the node of a series as Slurm names it: with a domain only if a node has one."""
         name = next((labels[each] for each in self._node_labels if labels.get(each)), "")
-        return name.split(":")[0].split(".")[0]
+        host = name.split(":")[0]
+        if host in self._nodes:
+            return host
+        short, _, domain = host.partition(".")
+        return short if domain else self._long_names.get(short, short)
+
+    def _ask_about(self, nodes: Iterable[str]) -> frozenset[str]:
+        """Note the nodes that series may be of."""
+        wanted = frozenset(nodes)
+        self._nodes |= wanted
+        short = Counter(node.partition(".")[0] for node in self._nodes)
+        names = ((node.partition("."), node) for node in self._nodes)
+        self._long_names = {
+            name: node for (name, dot, _), node in names if dot and short[name] == 1
+        }
+        return wanted
 
     def _job_of(self, labels: Labels) -> str:
         return next((labels[each] for each in self._job_labels if labels.get(each)), "")
@@ -444,7 +470,9 @@ def _holds_all(window: JobWindow, counts: Mapping[str, int]) -> bool:
 
 def _of_nodes(label: str, nodes: Iterable[str]) -> str:
     """Return the matcher of series of these nodes."""
-    names = "|".join(map(re.escape, nodes))
+    # A node with a domain in Slurm may have none in the label.
+    short = (name for node in nodes for name in (node, node.partition(".")[0]))
+    names = "|".join(map(re.escape, dict.fromkeys(short)))
     return f"{label}=~{json.dumps(f'({names})([.:].*)?', ensure_ascii=False)}"
 
 

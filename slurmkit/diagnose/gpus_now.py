@@ -15,7 +15,7 @@ from slurmkit.diagnose.model import RunningFact, RunningFinding
 from slurmkit.diagnose.probe import DriverGpu, ProbedNode
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import format_seconds, join_names
-from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
+from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample, plausible_percent
 
 _DRIVER = "NVIDIA's driver"
 _PROMETHEUS = "prometheus"
@@ -168,16 +168,17 @@ def _merge(
         newest = None
     if newest is None and asked is None:
         return None
-    known = [each.utilisation for each in samples if each.utilisation is not None]
+    uses = [(each.taken, plausible_percent(each.utilisation)) for each in samples]
+    known = [use for _, use in uses if use is not None]
     current: float | None = asked.utilisation if asked else None
     if current is None and newest is not None:
-        current = newest.utilisation
+        current = plausible_percent(newest.utilisation)
     return HeldGpu(
         node=node,
         name=name,
         utilisation=current,
         busiest=max([*known, *([current] if current is not None else [])], default=None),
-        since=min((each.taken for each in samples if each.utilisation is not None), default=None),
+        since=min((taken for taken, use in uses if use is not None), default=None),
         memory_used=asked.memory_used if asked else newest.memory_used if newest else None,
         memory_total=asked.memory_total if asked else newest.memory_total if newest else None,
         throttled=asked.throttled if asked else newest.throttled if newest else None,

@@ -27,6 +27,7 @@ _NO_METRICS = (
 )
 # Reasons that slurmctld and slurmd write for a node.
 _GRES_REASON = re.compile(r"gres/\S+ count|gres.*(?:lower|mismatch|too (?:low|few))", re.IGNORECASE)
+_PROLOG_KEY = re.compile(r"Prolog(\[\d+\])?")  # with a number from 23.11 on
 _SCRIPT_REASON = re.compile(r"\b(?:prolog|epilog)\b", re.IGNORECASE)
 
 
@@ -93,6 +94,20 @@ def check_prolog_epilog(case: CheckContext) -> Iterator[CheckFinding]:
                     "as a Slurm administrator")  # fmt: skip
 
 
+def check_prolog_time(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the prolog runs when a job starts, also on nodes where it has no step."""
+    scripts = (value for key, value in case.config.items() if _PROLOG_KEY.fullmatch(key))
+    if not case.gpu_nodes or "alloc" in case.words("PrologFlags"):
+        return
+    if any(value not in {"", "(null)"} for value in scripts):
+        yield CheckFinding("note",
+                    "PrologFlags lacks Alloc: the prolog runs on a node with the job's first step",
+                    "which job holds the GPUs of a node where it runs no step is unknown, so they"
+                    " never count as idle",
+                    "PrologFlags=Alloc",
+                    "slurm.conf, then restart slurmctld and slurmd")  # fmt: skip
+
+
 def check_gpu_confinement(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that a job can reach only the GPUs it was given."""
     if not case.gpu_nodes:
@@ -146,6 +161,7 @@ CHECKS = (
     Check("nodes-out", "every node takes jobs", check_unusable_nodes),
     Check("gres-registered", "every node registered what slurm.conf says", check_registered_gpus),
     Check("prolog", "no prolog or epilog has failed", check_prolog_epilog),
+    Check("prolog-alloc", "the prolog runs when a job starts", check_prolog_time),
     Check("gpu-metrics", "Prometheus has samples of every node with GPUs", check_gpu_metrics),
     Check("gpus-confined", "jobs reach only the GPUs they were given", check_gpu_confinement),
 )

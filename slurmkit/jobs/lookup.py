@@ -230,8 +230,8 @@ def summarize_parts(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
     )
 
 
-def count_states(parts: Mapping[str, JobInfo]) -> dict[str, int]:
-    """Count parts by state.
+def count_tasks(parts: Mapping[str, JobInfo]) -> dict[str, int]:
+    """Return how many tasks each part stands for; 1 for what is no array.
 
     A task with a record of its own is not counted again in `12_[4-9]`.
     """
@@ -242,17 +242,22 @@ def count_states(parts: Mapping[str, JobInfo]) -> dict[str, int]:
         for span in parse_task_indices(part)
         for index in span
     }
+    return {
+        part: sum(index not in single for span in parse_task_indices(part) for index in span)
+        if "[" in part
+        else sum(info.tally.values()) or 1
+        for part, info in parts.items()
+    }
+
+
+def count_states(parts: Mapping[str, JobInfo]) -> dict[str, int]:
+    """Count the tasks of all parts by state."""
     counts: dict[str, int] = {}
-    for part, info in parts.items():
-        for state, number in info.tally.items():  # the part is itself an array
-            counts[state] = counts.get(state, 0) + number
-        if info.tally:
-            continue
-        size = 1
-        if "[" in part:
-            size = sum(index not in single for span in parse_task_indices(part) for index in span)
-        if size:
-            counts[info.state] = counts.get(info.state, 0) + size
+    for part, size in count_tasks(parts).items():
+        info = parts[part]
+        for state, number in (info.tally or {info.state: size}).items():
+            if number:
+                counts[state] = counts.get(state, 0) + number
     return counts
 
 

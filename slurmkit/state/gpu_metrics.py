@@ -49,6 +49,11 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     throttled: tuple[str, ...] | None = None
 
 
+def plausible_percent(value: float | None) -> float | None:
+    """Return a utilisation from 0 to 100; None for the blanks that drivers write for unknown."""
+    return value if value is not None and 0 <= value <= 100 else None
+
+
 class GpuMetrics(Protocol):
     """A source of GPU measurements, e.g. Prometheus. The entry point's object is its class."""
 

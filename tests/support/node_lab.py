@@ -58,6 +58,7 @@ GPU = """\
 				<dram_uncorrectable>1</dram_uncorrectable>
 				<sram_threshold_exceeded>{threshold}</sram_threshold_exceeded>
 			</aggregate>
+			{repair}
 		</ecc_errors>
 		<retired_pages>
 			<pending_blacklist>N/A</pending_blacklist>
@@ -71,7 +72,7 @@ GPU = """\
 		</remapped_rows>
 		<applications_clocks>
 			<graphics_clock>{clock}</graphics_clock>
-			<mem_clock>1593 MHz</mem_clock>
+			<mem_clock>{mem_clock}</mem_clock>
 		</applications_clocks>
 		<default_applications_clocks>
 			<graphics_clock>1275 MHz</graphics_clock>
@@ -83,6 +84,7 @@ FINE = {
     "product_name": "NVIDIA A100-SXM4-80GB", "recovery": "None", "width": "16x",
     "reasons": "clocks_event_reason", "hot": "Not Active", "sram": "0", "dram": "0",
     "threshold": "No", "retire": "N/A", "pending": "No", "failure": "No", "clock": "1275 MHz",
+    "mem_clock": "1593 MHz", "repair": "",
 }  # fmt: skip
 GRES = "slurmd: Gres Name=gpu Type=a100 Count=2 Index=0 ID=7696487 File=/dev/nvidia[0-1] (null)\n"
 NODE_LINE = (

@@ -53,11 +53,25 @@ async def test_rows_and_their_numbers_with_source_and_age() -> None:
     app = three().app()
     async with running(app):
         screen = text(app)
-    assert "lab  ·  3 jobs  ·  2 running  ·  1 pending  ·  4 GPUs held" in screen
+    assert "lab  ·  3 jobs  ·  2 running  ·  6 pending  ·  4 GPUs held" in screen
     assert "squeue 3 s ago, took 0.00 s  ·  every 10 s  ·  3 Slurm calls" in screen
     assert "▸11" in screen
     assert "c[1-2]" in screen
     assert "(Priority)" in screen
+
+
+async def test_pending_tasks_are_counted_as_in_my_jobs() -> None:
+    """Finding B4: a row may be 1,000 tasks, and REQUEUE_HOLD waits too."""
+    mine = [
+        waiting("12_[1-1000]", UserName="alice"),
+        waiting("13", UserName="alice", State="REQUEUE_HOLD"),
+        job("14", UserName="alice"),
+        job("15", UserName="alice", State="COMPLETING"),
+    ]
+    for name in ("queue", "mine"):
+        app = Scene(mine).app(view=name)
+        async with app.run_test(size=(120, 30)) as pilot:
+            await expect_text(pilot, "1 running  ·  1,001 pending")
 
 
 async def test_a_cluster_that_does_not_count_gpus_shows_none_as_unknown() -> None:

@@ -279,7 +279,12 @@ def _cluster_facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     if one.reused:
         kept = f"{one.reused} belong to several jobs; slurmdbd's database was set up anew"
         yield "dbindexes", kept
-    yield "doubtful", f"{one.doubtful} runs whose number of GPUs cannot be trusted"
+    begins = [*(begin for begin, _ in one.covers), *(file.begin for file in one.files)]
+    see = ""
+    if one.doubtful and begins:
+        since = here.show(min(begins))[:10]
+        see = f"; to list them: slurmkit report explain --runs doubtful --from {since}"
+    yield "doubtful", f"{one.doubtful} runs whose number of GPUs cannot be trusted{see}"
     yield "rejects", f"{one.rejects} lines that could not be read"
 
 

@@ -272,10 +272,10 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
 @filter_options
 @click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
 @click.option(
-    "--runs", type=click.Choice(["held", "lost", "started", "measured", "waiting"]),
+    "--runs", type=click.Choice(["held", "lost", "doubtful", "started", "measured", "waiting"]),
     default="held",
-    help="Runs that held something in the window, those of `lost`, those that `wait` or"
-    " `efficiency` counts, or those that wait now.  [default: held]",
+    help="Runs that held something in the window, those of `lost`, those whose number of GPUs is"
+    " doubtful, those that `wait` or `efficiency` counts, or those that wait now.  [default: held]",
 )  # fmt: skip
 @click.option(
     "--row", type=int, metavar="NUMBER", help="Show all that the ledger has about one run."
@@ -308,7 +308,8 @@ def explain_command(
 @click.option(
     "--source",
     metavar="NAME",
-    help="Who measures the GPUs: slurm, prometheus, or a plugin.  [default: slurm]",
+    help="Who measures the GPUs: ledger, prometheus, slurm, or a plugin.  [default: the one that"
+    " knows most of them]",
 )
 @click.option(
     "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
@@ -322,8 +323,9 @@ def explain_command(
 def idle_command(source: str | None, below: float, minutes: int, form: OutputFormat) -> None:
     """Show GPUs that are allocated now and idle.
 
-    Slurm measures GPUs only if AccountingStorageTRES has gres/gpuutil, and then only for jobs with
-    one GPU and jobs that use none of theirs. Prometheus measures every GPU. `?` means unknown.
+    The ledger has the GPUs of the jobs that you may see, Prometheus every GPU. Slurm measures
+    only if AccountingStorageTRES has gres/gpuutil, and then jobs with one GPU and jobs that use
+    none of theirs. Below the table stands who measured. `?` means unknown.
 
     \b
     Examples:

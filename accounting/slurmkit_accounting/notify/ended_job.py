@@ -20,7 +20,13 @@ from slurmkit.errors import ControllerDown, DatabaseDown, SlurmkitError, SlurmTi
 from slurmkit.formats.display import printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.lookup import WORST_FIRST, count_states, merge_parts, read_database_runs
+from slurmkit.jobs.lookup import (
+    WORST_FIRST,
+    count_states,
+    count_tasks,
+    merge_parts,
+    read_database_runs,
+)
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
@@ -201,7 +207,9 @@ class EndedJobs:
         found_runs = self.runs(event.cluster, raw_ids).values()
         ended = [run for each in found_runs if (run := latest_run(each, since)) is not None]
         failures = tuple(self._failure(event, info) for info in bad[:_MOST_FAILURES])
-        failed = sum(number for state, number in tally.items() if state != _ENDED_WELL)
+        # A line may be several tasks: those that never started are `12_[4-9]`.
+        tasks = count_tasks(parts)
+        more = sum(tasks[info.job_id] for info in bad[_MOST_FAILURES:])
         states = ", ".join(
             f"{number:,} {_of_tasks(state, number)}" for state, number in tally.items()
         )
@@ -212,7 +220,7 @@ class EndedJobs:
             facts=_array_facts(event, ended, self._zone),
             tally=tally,
             failures=failures,
-            more_failures=failed - len(failures),
+            more_failures=more,
             summary=self.summary(event.cluster, ended),
             command=f"slurmkit why {array}" if bad else f"slurmkit job {array}",
         )

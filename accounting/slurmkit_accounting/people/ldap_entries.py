@@ -27,6 +27,7 @@ _VALUE = re.compile(r'"(?:\\.|[^"\\])*"|(?:\\[0-9A-Fa-f]{2}|\\.|[^\\"+,;])*', re
 _SIGN = re.compile(r"\s*([+,;]|\Z)")
 _ESCAPED = re.compile(rb"\\(?:[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _BLANKS = re.compile(r" +")
+_RDN = re.compile(r"(?:\\.|[^\\,])*", re.DOTALL)  # the first part of a normal form
 _SPECIAL = re.compile(r"[\\,+=]")
 _PLAIN = re.compile(r"(?:[a-z]+=[a-z0-9_.-]+(?:,|\Z))+")
 
@@ -56,7 +57,12 @@ def parse_directory(
         DirectoryError: when an entry lacks a required attribute, or two claim the same value.
     """
     persons = tuple(parse_person(dn, entry, section, now) for dn, entry in people)
-    by_name = {person.username.lower(): person.dn for person in persons}
+    by_name = {
+        alias.lower(): person.dn
+        for person, (_, entry) in zip(persons, people, strict=True)
+        for alias in _values(entry, section.username_attribute)
+    }
+    by_name |= {person.username.lower(): person.dn for person in persons}
     listed = _members_by_member_of(section, [*people, *groups])
     return Directory(
         persons, tuple(_parse_group(dn, entry, section, by_name, listed) for dn, entry in groups)
@@ -72,7 +78,7 @@ def parse_person(dn: str, entry: LdapAttributes, section: LdapSection, now: int)
     return PersonEntry(
         dn=normalise_dn(dn),
         directory_id=_identity(dn, entry, section),
-        username=_required(dn, entry, section.username_attribute),
+        username=_own_name(dn, entry, section.username_attribute),
         uid=_number(dn, entry, section.uid_attribute),
         display_name=_first(entry, section.name_attribute),
         mail=_first(entry, section.mail_attribute),
@@ -108,7 +114,7 @@ def _parse_group(
     return GroupEntry(
         dn=normalise_dn(dn),
         directory_id=_identity(dn, entry, section),
-        name=_required(dn, entry, section.group_name_attribute),
+        name=_own_name(dn, entry, section.group_name_attribute),
         members=members,
         owners=_listed_dns(entry, section.owner_attribute, by_name, by_dn=None),
     )
@@ -163,6 +169,21 @@ def _values(entry: LdapAttributes, attribute: str) -> list[str]:
 def _first(entry: LdapAttributes, name: str) -> str:
     values = entry.get(name) or [b""]
     return _text(values[0])
+
+
+def _own_name(dn: str, entry: LdapAttributes, attribute: str) -> str:
+    """Return the name of an entry: of several, the one in its RDN, as SSSD does.
+
+    The others are aliases. The directory gives the values of an attribute in any order.
+    """
+    names = _values(entry, attribute)
+    parts = _RDN.match(normalise_dn(dn))
+    rdn = f"+{parts[0]}+" if parts else ""
+    for name in names if len(names) > 1 else ():
+        value = _SPECIAL.sub(r"\\\g<0>", _BLANKS.sub(" ", name.strip()))
+        if f"+{attribute}={value}+".lower() in rdn:
+            return name
+    return _required(dn, entry, attribute)
 
 
 def _required(dn: str, entry: LdapAttributes, name: str) -> str:

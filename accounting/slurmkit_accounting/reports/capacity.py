@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from slurmkit_accounting.gpu_use.capacity import gpu_seconds_there, load_capacity
+from slurmkit_accounting.ledger.coverage import load_spans
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
@@ -179,7 +180,10 @@ def _by_month_and_cluster(
 def _capacity(
     connection: Connection, counted: CountedUsage
 ) -> dict[tuple[str, str, str], Fraction | None]:
-    """Return the GPU-hours that were there, by month, cluster and GPU type; None if unknown."""
+    """Return the GPU-hours that were there, by month, cluster and GPU type; None if unknown.
+
+    A month of which the ledger knows neither GPUs nor runs is left out.
+    """
     question, found = counted.question, dict[tuple[str, str, str], Fraction | None]()
     chosen, all_changes = question.filters.get("cluster"), load_capacity(connection)
     first_seen: dict[int, int] = {}
@@ -187,11 +191,12 @@ def _capacity(
         first_seen[number] = min(first_seen.get(number, changes[0][0]), changes[0][0])
     for (number, gpu_type), changes in all_changes.items():
         kind, cluster = counted.rates.kind(gpu_type, ""), counted.dimensions.clusters[number]
+        begins = [first_seen[number], *(span.begin for span in load_spans(connection, number)[:1])]
         if chosen and cluster not in chosen:
             continue
         for part in filter(counted.is_in_time, counted.parts):
             end = min(part.end, question.now)
-            if end <= part.begin:
+            if end <= max(part.begin, min(begins)):
                 continue
             key = part.labels["month"], cluster, kind.name
             seconds = gpu_seconds_there(changes, first_seen[number], part.begin, end)

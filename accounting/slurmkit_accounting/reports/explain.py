@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Select, select, text
 from slurmkit.errors import BadInput
 from slurmkit_accounting.calendar import UNITS, WindowPart, split_window
 from slurmkit_accounting.ledger.database import Ledger
+from slurmkit_accounting.ledger.schema.runs import DOUBTFUL as HAS_DOUBT
 from slurmkit_accounting.ledger.schema.runs import OPEN, ingests, rejects, revisions, runs
 from slurmkit_accounting.ledger.schema.usage import HOUR
 from slurmkit_accounting.reports import provenance
@@ -58,10 +59,12 @@ COLUMNS = (
     Column("row"),
 )
 # Which runs are listed, and what is said about them.
-HELD, LOST, STARTED, MEASURED, WAITING = "held", "lost", "started", "measured", "waiting"
+HELD, LOST, DOUBTFUL, STARTED = "held", "lost", "doubtful", "started"
+MEASURED, WAITING = "measured", "waiting"
 RUNS = {
     HELD: "",
     LOST: "runs: only those whose GPU-hours are lost",
+    DOUBTFUL: "runs: only those whose number of GPUs cannot be trusted",
     STARTED: "runs: those that started in the window, as in report wait",
     MEASURED: (
         "runs: those that ended in the window and were measured, as in report efficiency, each with"
@@ -253,7 +256,8 @@ def _found(connection: Connection, selection: RunSelection, which: str) -> Itera
     """Yield the runs that held something within the window, ended ones first."""
     question = selection.question
     # `report wait` and `report efficiency` know no days and weeks.
-    units = frozenset(UNITS) & question.filters.keys() if which in {HELD, LOST} else frozenset()
+    knows_units = which in {HELD, LOST, DOUBTFUL}
+    units = frozenset(UNITS) & question.filters.keys() if knows_units else frozenset()
     spans = [
         part
         for part in split_window(question.window, question.zone, units)
@@ -275,7 +279,9 @@ def _conditions(which: str, window: tuple[int, int]) -> Iterator[list[Where]]:
     elif which == MEASURED:
         yield [*runs_measured_within(window)]
     else:
-        yield from runs_overlapping(window)
+        more = [text(HAS_DOUBT)] if which == DOUBTFUL else []
+        for overlapping in runs_overlapping(window):
+            yield [*overlapping, *more]
 
 
 def _found_waiting(connection: Connection, selection: RunSelection) -> Iterator[_Found]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from slurmkit.config.plugins import load_plugin, plugins
+from slurmkit.config.plugins import load_plugin
+from slurmkit.diagnose.gpus_now import gpu_sources
 from slurmkit.errors import SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample
+from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample, plausible_percent
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
@@ -28,7 +29,7 @@ COLUMNS = (
     Column("measured_minutes", "number"),
     Column("idle"),
 )
-DEFAULT_SOURCE = "slurm"
+_SLURM = "slurm"
 _NEWEST = 300  # seconds; an older sample says nothing of what the GPU does now
 _HELD_STATES = frozenset(("held", "shared"))
 
@@ -49,8 +50,7 @@ def idle_report(
 
     Args:
         slurm: runs Slurm's commands, which say who holds which GPU.
-        source: name of the plugin that measures utilisation; None for Slurm itself, as far as it
-            samples GPUs.
+        source: name of the plugin that measures utilisation; None for the one that knows most.
         bound: which GPUs are idle.
         now: epoch seconds; None for the present time.
 
@@ -62,8 +62,8 @@ def idle_report(
     gpu_map = read_gpus(slurm)
     moment = time.time() if now is None else now
     held = [gpu for gpu in gpu_map.gpus if gpu.state in _HELD_STATES]
-    samples, problems = _read_samples(source, {gpu.node for gpu in held}, bound)
-    rows = [_row(gpu, samples.get(gpu.node, ()), bound, moment) for gpu in held]
+    found = _read_samples(source, held, bound)
+    rows = [_row(gpu, found.samples.get(gpu.node, ()), bound, moment) for gpu in held]
     rows.sort(
         key=lambda row: (row["idle"] != "yes", row["idle"] == "no", -(row["held_hours"] or 0))
     )
@@ -72,7 +72,7 @@ def idle_report(
     meta = Meta(
         report="idle",
         timezone="UTC",
-        source=f"slurmctld, and {source or DEFAULT_SOURCE}",
+        source=f"slurmctld, and {found.source}" if found.source else "slurmctld",
         clusters=(),
         last_ingest=None,
         data_age=int(max(moment - gpu_map.taken, 0)),
@@ -81,38 +81,65 @@ def idle_report(
             f"idle GPUs: {idle} of {len(rows)} that are allocated, {len(rows) - known} unknown",
             f"idle: utilisation below {bound.percent:g} % for {bound.seconds // 60} minutes",
             *gpu_map.warnings,
-            *problems,
+            *found.notes,
         ),
         made=int(moment),
     )
     return Report(meta, COLUMNS, tuple(rows))
 
 
-def _read_samples(
-    source: str | None, nodes: Iterable[str], bound: IdleBound
-) -> tuple[Mapping[str, tuple[GpuSample, ...]], Iterable[str]]:
-    """Return samples by node, and notes on why there are none.
+class _Samples(NamedTuple):
+    """Samples by node, the source that they are from, and why there are none."""
 
-    The default source may fail: that makes a note. A source that was named must answer.
+    samples: Mapping[str, tuple[GpuSample, ...]]
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _read_samples(source: str | None, held: Sequence[Gpu], bound: IdleBound) -> _Samples:
+    """Read the source that was named, or of all sources the one that measures most of the GPUs.
+
+    A source that was named must answer. Why the others do not is a note.
     """
-    try:
-        metrics = cast(
-            "Callable[[], GpuMetrics]", load_plugin("gpu_metrics", source or DEFAULT_SOURCE)
-        )()
-        return metrics.read(sorted(nodes), seconds=bound.seconds), ()
-    except SlurmkitError as error:
-        if source is not None:
-            raise
-        others = ", ".join(name for name in plugins("gpu_metrics") if name != DEFAULT_SOURCE)
-        note = f"GPU utilisation is unknown: {error}; --source chooses another source ({others})"
-        return {}, (note,)
+    nodes = sorted({gpu.node for gpu in held})
+    if source is not None:
+        return _Samples(_metrics(source).read(nodes, seconds=bound.seconds), source)
+    best, most, problems = _Samples({}), 0, []
+    for name in [*gpu_sources(), _SLURM]:
+        if not held or most == len(held):
+            break
+        try:
+            samples = _metrics(name).read(nodes, seconds=bound.seconds)
+        except SlurmkitError as error:
+            problems.append(f"{name}: {error}")
+            continue
+        known = {
+            (node, one.index)
+            for node, some in samples.items()
+            for one in some
+            if plausible_percent(one.utilisation) is not None
+        }
+        measured = sum((gpu.node, gpu.index) in known for gpu in held)
+        if measured > most:
+            best, most = _Samples(samples, name), measured
+    if most or not problems:
+        return best
+    return _Samples({}, notes=(f"GPU utilisation is unknown: {'; '.join(problems)}",))
+
+
+def _metrics(name: str) -> GpuMetrics:
+    return cast("Callable[[], GpuMetrics]", load_plugin("gpu_metrics", name))()
 
 
 def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -> dict[str, Any]:
-    own = [one for one in samples if one.index == gpu.index and one.utilisation is not None]
-    since = min((one.taken for one in own), default=None)
-    newest = max((one.taken for one in own), default=None)
-    busiest = max((one.utilisation or 0 for one in own), default=None)
+    own = [
+        (one.taken, use)
+        for one in samples
+        if one.index == gpu.index and (use := plausible_percent(one.utilisation)) is not None
+    ]
+    since = min((taken for taken, _ in own), default=None)
+    newest = max((taken for taken, _ in own), default=None)
+    busiest = max((use for _, use in own), default=None)
     lasted = None if since is None or newest is None else newest - since
     is_fresh = newest is not None and now - newest <= _NEWEST
     held = gpu.since if _shows_all_holders(gpu) else None

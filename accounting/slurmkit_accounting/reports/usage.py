@@ -22,6 +22,7 @@ from slurmkit_accounting.reports.panels import chart_unit, usage_panels
 from slurmkit_accounting.reports.provenance import closed_months
 from slurmkit_accounting.reports.selection import count_doubtful_runs, unknown_names
 from slurmkit_accounting.reports.tally import COLUMNS, Tally, run_outcome
+from slurmkit_accounting.usage.partial import open_runs_counted_until
 
 _DEFINITION = (
     "wait_hours: the sum over the runs that started in the window; their mean and median:"
@@ -118,6 +119,12 @@ def _meta(ledger: Ledger, connection: Connection, counted: CountedUsage, by: Seq
     unmapped = counted.total(counted.dimensions.is_unmapped)
     running = counted.total(lambda key: run_outcome(key.state) == "running")
     of_window = provenance.window_fields(connection, question.window, question.zone, question.now)
+    if running.jobs:
+        numbers = {
+            key.cluster_id for _, key, _ in counted.cells if run_outcome(key.state) == "running"
+        }
+        until = open_runs_counted_until(connection, numbers, question.now)
+        of_window["running_until"] = question.zone.show(min(until, question.window[1]))
     return Meta(
         report="usage",
         by=tuple(by),

@@ -6,6 +6,7 @@ GPUs of the nodes contradict it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
@@ -30,6 +31,8 @@ _HALF = 2**63
 LATEST_TIME = 2**32 - 3
 _MOST_MILLISECONDS = LATEST_TIME * 86_400_000
 _MOST = 10**8  # nodes, CPUs or GPUs of one job
+# Without --noconvert, sacct divides AllocNodes by 1024 where the result is whole or a half.
+_IN_K = re.compile(r"([1-9][0-9]{0,8})(\.50)?K", re.ASCII)
 _BIGGEST = _HALF - 1
 _REMEMBERED = 2**14
 _NO_ENERGY = 2**60  # Slurm prints 2^64 - 2 for "no value"
@@ -65,7 +68,9 @@ def parse_optional_number(text: str) -> int | None:
 
 
 def parse_count(text: str) -> int:
-    """Parse a count of nodes, CPUs or GPUs; 0 if the text is empty."""
+    """Parse a count of nodes, CPUs or GPUs, `1536` or `1.50K`; 0 if the text is empty."""
+    if match := _IN_K.fullmatch(text):
+        text = str(int(match[1]) * 1024 + (512 if match[2] else 0))
     return parse_number(text, _MOST) if text else 0
 
 

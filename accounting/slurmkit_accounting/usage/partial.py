@@ -5,7 +5,7 @@ The usage tables have the sums of ended runs. This module computes what they can
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -157,6 +157,20 @@ def load_runs_with_ends(
                 until = min(seen or 0, now) if unseen else now
                 run = _unmeasured(run)._replace(end=max(until, run.start or 0))
             yield tuple(further), run._replace(era=known.of(run.submit))
+
+
+def open_runs_counted_until(connection: Connection, numbers: Collection[int], now: int) -> int:
+    """Return up to when runs without an end of some clusters count, as `load_runs_with_ends` does.
+
+    That is now; of a cluster that was only read from files, the end of the last one.
+    """
+    last = load_last_ingests(connection, ingests.c.source == "sacct")
+    seen = select(func.max(runs.c.last_seen)).where(_COUNTED, text(OPEN))
+    ends = (
+        connection.scalar(seen.where(runs.c.cluster_id == number))
+        for number in {*numbers} - {*last}
+    )
+    return min([now, *(int(end) for end in ends if end is not None)])
 
 
 def _unmeasured(run: UsageRun) -> UsageRun:

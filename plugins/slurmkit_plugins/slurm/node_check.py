@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -EsB
 """Check a node's GPUs, links and disk, for Slurm and for monitoring.
 
-Installed in /etc/slurm, with node_checks.py beside it. They stand alone: the standard library of
-Python 3.6 or later.
+Installed in /etc/slurm, with node_checks.py and node_settings.py beside it. They stand alone: the
+standard library of Python 3.6 or later.
 """
 
 import argparse
@@ -21,17 +21,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node_checks import (  # type: ignore[import-not-found]  # beside this file on a node
+    HANGS,
+    SOURCES,
+    read_line,
+)
+from node_settings import (  # type: ignore[import-not-found]  # beside this file on a node
     CHECKS,
     CONF_FILE,
     CONTEXTS,
-    HANGS,
     SEVERITIES,
-    SOURCES,
     BadSettings,
     CheckResult,
     CheckSettings,
     load_conf,
-    read_line,
 )
 
 FOLDER = "/run/slurmkit/node_check"

@@ -1,27 +1,25 @@
 """The checks of a node: what each one reads, and what it says.
 
-Installed in /etc/slurm, beside the program node_check.py. It stands alone: the standard library of
-Python 3.6 or later.
+Installed in /etc/slurm, beside node_check.py and node_settings.py. They stand alone: the standard
+library of Python 3.6 or later.
 """
 
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-CONF_FILE = "/etc/slurm/slurmkit_node.conf"
-SEVERITIES = ("note", "drain", "page")
-CONTEXTS = ("hand", "health", "prolog", "epilog")
-# Seconds for all checks together. slurmd ends a health check after 60 s.
-DEADLINES = {"hand": 45.0, "health": 45.0, "prolog": 1.5, "epilog": 20.0}
+from node_settings import (  # type: ignore[import-not-found]  # beside this file on a node
+    CHECKS,
+    CheckResult,
+    CheckSettings,
+)
 
 XIDS = {
     **dict.fromkeys((46, 48, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 154), "drain"),
@@ -30,227 +28,9 @@ XIDS = {
 }
 """Errors of the GPU itself (NVIDIA's Xid catalogue). The others are mostly errors of programs."""
 
-
-class CheckInfo(NamedTuple):
-    """One kind of check.
-
-    Attributes:
-        source: what it is read from; a key of `SOURCES`.
-        text: what is wrong when it fails.
-        contexts: where it runs.
-    """
-
-    source: str
-    text: str
-    contexts: "tuple[str, ...]" = CONTEXTS
-
-
-CHECKS = {
-    "gpus": CheckInfo("smi", "a GPU is missing or does not answer (drain, page)"),
-    "recovery": CheckInfo("smi", "a GPU asks for a reset or a reboot (drain)"),
-    "ecc": CheckInfo("smi", "uncorrectable memory errors since the last reset (drain)"),
-    "remap": CheckInfo("smi", "rows or pages to be remapped (drain), or that cannot be (page)"),
-    "throttle": CheckInfo("smi", "clocks are held back by heat or the power supply (note)"),
-    "clocks": CheckInfo("smi", "clocks are set lower than the GPU's default (note)"),
-    "pcie": CheckInfo("smi", "fewer PCIe lanes than GPU and slot have (note)"),
-    "nvlink": CheckInfo("nvlink", "fewer NVLinks than the other GPUs have (note; SXM: drain)"),
-    "xid": CheckInfo("kernel_log", "Xids of GPUs, SXids of NVSwitches (note, drain, page)"),
-    "infiniband": CheckInfo("infiniband", "a port is down or slow (note; CHECK_INFINIBAND: drain)"),
-    "tmp": CheckInfo("tmp", "a file system is full (note), is missing or hangs (drain)"),
-    "leftovers": CheckInfo(
-        "leftovers", "processes of jobs that have ended (note)", ("hand", "health")
-    ),
-    "diag": CheckInfo(
-        "diag", "dcgmi diag has failed (drain; see CHECK_DIAG)", ("health", "epilog")
-    ),
-}
-
-
-class CheckResult(NamedTuple):
-    """What one check says, of the node or of one GPU.
-
-    Attributes:
-        check: a key of `CHECKS`.
-        state: `ok`, `note`, `drain`, `page`, `unknown`, or `skipped`.
-        text: what is wrong, or what is fine.
-        pci: address of the GPU, as `0000:07:00.0`; empty for the node.
-    """
-
-    check: str
-    state: str
-    text: str
-    pci: str = ""
-
-
 if TYPE_CHECKING:
     State = dict[str, Any]  # what the health check before this one kept
     Found = tuple[list[CheckResult], dict[str, Any]]  # and what this one keeps
-
-
-class BadSettings(Exception):
-    """An error in the configuration file."""
-
-
-class CheckSettings(NamedTuple):
-    """The CHECK_ settings of slurmkit_node.conf, which prolog and epilog read as shell.
-
-    Attributes:
-        scripts: which of our prolog and epilog run node_check.py; they read that themselves.
-        skip: checks that do not run.
-        severity: severity of a check instead of its own.
-        gpus: number of GPUs; None for what `slurmd -G` says.
-        xids: state of an Xid instead of that in `XIDS`.
-        tmp: file systems that need room.
-        tmp_free: room that each of them needs, in GiB.
-        infiniband: ports that must be active, as `mlx5_0` or `mlx5_0:1`.
-        infiniband_rate: Gb/s that they need.
-        pcie_width: lanes that each GPU needs; 0 for what GPU and slot have.
-        diag: contexts in which `dcgmi diag` runs.
-        diag_hours: least time between two of them in the health check.
-        deadlines: seconds for all checks, by context.
-        page: command that is given a text when something has the severity page.
-        resume: whether the health check also takes the node back into use.
-        resumed_hours: time for which a fault is left alone with which somebody resumed the node.
-        path: where commands are.
-        leftover_age: seconds for which a job may take to end.
-        records: where the prolog records who has which GPU.
-    """
-
-    scripts: "frozenset[str]" = frozenset()
-    skip: "frozenset[str]" = frozenset()
-    severity: "Mapping[str, str]" = MappingProxyType({})
-    gpus: "int | None" = None
-    xids: "Mapping[int, str]" = MappingProxyType({})
-    tmp: "tuple[str, ...]" = ("/tmp",)  # noqa: S108 - this is what is checked
-    tmp_free: float = 1.0
-    infiniband: "tuple[str, ...]" = ()
-    infiniband_rate: float = 0.0
-    pcie_width: int = 0
-    diag: "frozenset[str]" = frozenset()
-    diag_hours: float = 24.0
-    deadlines: "Mapping[str, float]" = MappingProxyType(DEADLINES)
-    page: str = ""
-    resume: bool = False
-    resumed_hours: float = 24.0
-    path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    leftover_age: float = 300.0
-    records: str = "/run/slurmkit/gpus"
-
-
-# --- configuration ------------------------------------------------------------------------------
-
-
-def load_conf(path: str) -> CheckSettings:
-    """Load the settings. A missing file has none.
-
-    Raises:
-        BadSettings: for an unknown CHECK_ name or a value that is not allowed.
-    """
-    try:
-        text = Path(path).read_text("utf-8", "replace")
-    except FileNotFoundError:
-        text = ""
-    except OSError as error:
-        raise BadSettings(f"cannot read {path}: {error.strerror}") from error
-    values = {}
-    for line in text.splitlines():
-        match = re.match(r"\s*(?:export\s+)?(CHECK_\w+|RECORDS)=(.*)", line)
-        if match:
-            try:
-                values[match.group(1)] = " ".join(shlex.split(match.group(2), comments=True))
-            except ValueError as error:
-                raise BadSettings(f"{path}: {line.strip()}: {error}") from error
-    return parse_conf(values, path)
-
-
-def parse_conf(values: "dict[str, str]", path: str = CONF_FILE) -> CheckSettings:
-    """Convert the values of a configuration file.
-
-    Raises:
-        BadSettings: for an unknown name or a value that is not allowed.
-    """
-    found = {}  # type: dict[str, Any]
-    deadlines = dict(DEADLINES)
-    for name, value in values.items():
-        try:
-            if name in _DEADLINE_NAMES:
-                deadlines[_DEADLINE_NAMES[name]] = _at_least(float(value), 0.1)
-            else:
-                field, parse = _PARSERS[name]
-                found[field] = parse(value)
-        except KeyError:
-            known = ", ".join(sorted({*_PARSERS, *_DEADLINE_NAMES} - {"RECORDS"}))
-            raise BadSettings(f"{path}: {name} is unknown; allowed: {known}") from None
-        except ValueError as error:
-            raise BadSettings(f"{path}: {name}={value}: {error}") from error
-    return CheckSettings(**dict(found, deadlines=deadlines))
-
-
-def _at_least(value: float, least: float) -> float:
-    if value < least:
-        raise ValueError(f"must be at least {least:g}")
-    return value
-
-
-def _names(allowed: "tuple[str, ...]") -> "Any":
-    def parse(value: str) -> "frozenset[str]":
-        wrong = [name for name in value.split() if name not in allowed]
-        if wrong:
-            known = ", ".join(allowed)
-            raise ValueError(f"{wrong[0]} is not one of {known}")
-        return frozenset(value.split())
-
-    return parse
-
-
-def _pairs(value: str, states: "tuple[str, ...]") -> "dict[str, str]":
-    pairs = {}
-    for word in value.split():
-        name, equals, state = word.partition("=")
-        if not equals or state not in states:
-            known = "|".join(states)
-            raise ValueError(f"{word} is not NAME={known}")
-        pairs[name] = state
-    return pairs
-
-
-def _severities(value: str) -> "dict[str, str]":
-    pairs = _pairs(value, SEVERITIES)
-    _names(tuple(CHECKS))(" ".join(pairs))
-    return pairs
-
-
-def _xids(value: str) -> "dict[int, str]":
-    return {int(number): state for number, state in _pairs(value, ("ok", *SEVERITIES)).items()}
-
-
-def _yes_or_no(value: str) -> bool:
-    if value not in {"yes", "no"}:
-        raise ValueError("must be yes or no")
-    return value == "yes"
-
-
-_PARSERS = {
-    "CHECK_IN": ("scripts", _names(("prolog", "epilog"))),
-    "CHECK_SKIP": ("skip", _names(tuple(CHECKS))),
-    "CHECK_SEVERITY": ("severity", _severities),
-    "CHECK_GPUS": ("gpus", lambda value: int(_at_least(int(value), 0))),
-    "CHECK_XIDS": ("xids", _xids),
-    "CHECK_TMP": ("tmp", lambda value: tuple(value.split())),
-    "CHECK_TMP_FREE": ("tmp_free", lambda value: _at_least(float(value), 0)),
-    "CHECK_INFINIBAND": ("infiniband", lambda value: tuple(value.split())),
-    "CHECK_INFINIBAND_RATE": ("infiniband_rate", lambda value: _at_least(float(value), 0)),
-    "CHECK_PCIE_WIDTH": ("pcie_width", lambda value: int(_at_least(int(value), 0))),
-    "CHECK_DIAG": ("diag", _names(("health", "epilog"))),
-    "CHECK_DIAG_HOURS": ("diag_hours", lambda value: _at_least(float(value), 0)),
-    "CHECK_LEFTOVER_SECONDS": ("leftover_age", lambda value: _at_least(float(value), 0)),
-    "CHECK_PAGE": ("page", str),
-    "CHECK_RESUME": ("resume", _yes_or_no),
-    "CHECK_RESUMED_HOURS": ("resumed_hours", lambda value: _at_least(float(value), 0)),
-    "CHECK_PATH": ("path", str),
-    "RECORDS": ("records", str),
-}  # type: dict[str, tuple[str, Any]]
-_DEADLINE_NAMES = {f"CHECK_{name.upper()}_SECONDS": name for name in CONTEXTS[1:]}
 
 
 # --- NVIDIA's driver ----------------------------------------------------------------------------
@@ -272,10 +52,18 @@ def read_smi(conf: CheckSettings, state: "State") -> "Found":
     answer = re.search("<nvidia_smi_log>.*</nvidia_smi_log>", said, re.DOTALL)
     try:
         gpus = ElementTree.fromstring(answer.group() if answer else "").findall("gpu")  # noqa: S314 - the driver wrote it
-    except ElementTree.ParseError:
-        why = f"nvidia-smi fails with code {code}: {_last_line(said)}"
-        return [CheckResult("gpus", "drain" if expected else "unknown", why)], {}
-    return check_gpus(gpus, expected, conf), {"gpus": [_identity(gpu) for gpu in gpus]}
+    except ElementTree.ParseError as error:
+        severity = "drain" if expected else "unknown"
+        why = f"nvidia-smi fails with code {code}: {_first_line(said)}"
+        if answer or ("<nvidia_smi_log>" in said and not code):
+            # It has the names of users' programs: no user may drain a node with one.
+            severity, why = "unknown", f"nvidia-smi -q -x gives no XML that can be read: {error}"
+        return [CheckResult("gpus", severity, why)], {}
+    earlier = state.get("lanes", {})  # type: dict[str, int]
+    lanes = {_text(gpu, "uuid"): _number(gpu.find(_LANES)) for gpu in gpus}
+    kept = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
+    results = check_gpus(gpus, expected, conf, earlier)
+    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": kept}
 
 
 def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
@@ -315,30 +103,42 @@ def parse_amd_list(text: str) -> "list[str]":
 
 
 def check_gpus(
-    gpus: "list[Any]", expected: "int | None", conf: CheckSettings
+    gpus: "list[Any]",
+    expected: "int | None",
+    conf: CheckSettings,
+    lanes: "Mapping[str, int]",
 ) -> "list[CheckResult]":
-    """Check the `gpu` elements of `nvidia-smi -q -x`."""
+    """Check the `gpu` elements of `nvidia-smi -q -x`.
+
+    Args:
+        gpus: the elements.
+        expected: how many there should be; None if nothing says so.
+        conf: the settings.
+        lanes: the most PCIe lanes since the boot, by UUID.
+    """
     results = []
     if expected is not None and len(gpus) < expected:
         text = f"{len(gpus)} of {expected} GPUs are there"
         results.append(CheckResult("gpus", "drain", text))
     for gpu in gpus:
-        results += [
-            result._replace(pci=short_pci(gpu.get("id", ""))) for result in _check_gpu(gpu, conf)
-        ]
+        lost = _lost_text(gpu)
+        if lost:
+            found = [CheckResult("gpus", "page", f"it does not answer: {lost}")]
+        else:
+            found = _check_gpu(gpu) + _check_clocks(gpu) + _check_pcie(gpu, gpus, conf, lanes)
+        results += [result._replace(pci=short_pci(gpu.get("id", ""))) for result in found]
     failed = {result.check for result in results}
     fine = {"gpus": f"{len(gpus)} GPUs" if gpus else "no GPU"}
     for check, info in CHECKS.items():
         if info.source == "smi" and check not in failed:
-            results.append(CheckResult(check, "ok", fine.get(check, "")))
+            answered = not gpus or any(_answers(gpu, check) for gpu in gpus)
+            text = fine.get(check, "") if answered else "the driver does not say"
+            results.append(CheckResult(check, "ok" if answered else "skipped", text))
     return results
 
 
-def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+def _check_gpu(gpu: "Any") -> "list[CheckResult]":
     """Return what is wrong with one GPU. A value of `N/A` is not known, and not wrong."""
-    lost = [name for name in ("uuid", "serial", "product_name") if _is_lost(_text(gpu, name))]
-    if lost:
-        return [CheckResult("gpus", "page", f"it does not answer: {_text(gpu, lost[0])}")]
     results = []
     action = _text(gpu, "gpu_recovery_action")
     if action not in {"", "None", "N/A"}:
@@ -361,10 +161,13 @@ def _check_gpu(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
     )
     if any(_text(gpu, name) == "Yes" for name in pending):
         results.append(CheckResult("remap", "drain", "memory is to be remapped at the next reset"))
+    repairs = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending")
+    if any(_text(gpu, name) == "Yes" for name in repairs):
+        results.append(CheckResult("remap", "drain", "memory is to be repaired at the next reset"))
     held = [name for name in _THROTTLES if _is_throttled(gpu, name)]
     if held:
         results.append(CheckResult("throttle", "note", "held back by {}".format(", ".join(held))))
-    return results + _check_clocks_and_pcie(gpu, conf)
+    return results
 
 
 _THROTTLES = (
@@ -375,7 +178,30 @@ _THROTTLES = (
 )
 
 
-def _check_clocks_and_pcie(gpu: "Any", conf: CheckSettings) -> "list[CheckResult]":
+_LANES = "pci/pci_gpu_link_info/link_widths/current_link_width"
+# What each check reads of a GPU. Where no GPU has a value there, nothing was checked.
+_READ = {
+    "recovery": ("gpu_recovery_action",),
+    "ecc": ("ecc_errors/volatile",),
+    "remap": ("remapped_rows", "retired_pages", "ecc_errors/channel_repair_pending"),
+    "throttle": ("clocks_event_reasons", "clocks_throttle_reasons"),
+    "clocks": ("applications_clocks",),
+    "pcie": (_LANES,),
+}
+_NO_ANSWER = {"", "N/A", "Requested functionality has been deprecated"}
+
+
+def _answers(gpu: "Any", check: str) -> bool:
+    """Return whether a GPU has any of the values that a check reads."""
+    return check not in _READ or any(
+        text.strip() not in _NO_ANSWER
+        for path in _READ[check]
+        for element in gpu.findall(path)
+        for text in element.itertext()
+    )
+
+
+def _check_clocks(gpu: "Any") -> "list[CheckResult]":
     results = []
     for name in ("graphics_clock", "mem_clock"):
         now = _number(gpu.find("applications_clocks/" + name))
@@ -383,12 +209,22 @@ def _check_clocks_and_pcie(gpu: "Any", conf: CheckSettings) -> "list[CheckResult
         if 0 < now < default:
             text = f"{name} is set to {now} of {default} MHz"
             results.append(CheckResult("clocks", "note", text))
-    widths = "pci/pci_gpu_link_info/link_widths/"
-    now = _number(gpu.find(widths + "current_link_width"))
-    most = conf.pcie_width or _number(gpu.find(widths + "max_link_width"))
-    if 0 < now < most:
-        results.append(CheckResult("pcie", "note", f"{now} of {most} PCIe lanes"))
     return results
+
+
+def _check_pcie(
+    gpu: "Any", gpus: "list[Any]", conf: CheckSettings, earlier: "Mapping[str, int]"
+) -> "list[CheckResult]":
+    """Compare the lanes of a GPU with the others of its kind, and with its own before.
+
+    The GPU's own maximum says little: the slots of many virtual machines have half of it.
+    """
+    now, name = _number(gpu.find(_LANES)), _text(gpu, "product_name")
+    others = [_number(one.find(_LANES)) for one in gpus if _text(one, "product_name") == name]
+    most = conf.pcie_width or max(*others, earlier.get(_text(gpu, "uuid"), 0))
+    if 0 < now < most:
+        return [CheckResult("pcie", "note", f"{now} of {most} PCIe lanes")]
+    return []
 
 
 def _is_throttled(gpu: "Any", name: str) -> bool:
@@ -397,6 +233,22 @@ def _is_throttled(gpu: "Any", name: str) -> bool:
         _text(gpu, f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}")
         for kind in ("event", "throttle")
     }
+
+
+def _lost_text(gpu: "Any") -> str:
+    """Return what a GPU says that does not answer; empty for others.
+
+    One that is lost may still have its name, which the driver remembers.
+    """
+    for name in ("uuid", "serial", "product_name"):
+        if _is_lost(_text(gpu, name)):
+            return _text(gpu, name)
+    for part in gpu:
+        if not part.tag.endswith("processes"):  # they have names that users chose
+            for text in part.itertext():
+                if "GPU is lost" in text:
+                    return str(text.strip())
+    return ""
 
 
 def _is_lost(text: str) -> bool:
@@ -487,7 +339,7 @@ def read_mig_gpus() -> "set[str]":
     """
     code, said = _run(["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"])
     if code and "not a valid field" not in said:
-        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_last_line(said)}")
+        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_first_line(said)}")
     rows = [line.split(", ") for line in said.splitlines()]
     return {row[0].strip() for row in rows if row[-1].strip() == "Enabled"}
 
@@ -617,7 +469,7 @@ def xid_state(number: str, text: str, conf: CheckSettings) -> str:
         return "drain" if text.startswith("Fatal") else "ok"
     if number == "154" and text.endswith("(None)"):
         return "ok"  # the GPU has been reset, and asks for nothing any more
-    return conf.xids.get(int(number), XIDS.get(int(number), "ok"))
+    return str(conf.xids.get(int(number), XIDS.get(int(number), "ok")))
 
 
 def read_infiniband(conf: CheckSettings, state: "State") -> "Found":
@@ -768,9 +620,16 @@ def _run(argv: "list[str]") -> "tuple[int, str]":
     return process.returncode, said.decode("utf-8", "replace")
 
 
-def _last_line(text: str) -> str:
+def _first_line(text: str) -> str:
+    """Return the first line of a failed nvidia-smi that is no XML: it has the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:120] if lines else "no output"
+    words = [line for line in lines if not line.startswith("<")] or lines
+    return words[0][:120] if words else "no output"
+
+
+def _last_line(text: str) -> str:
+    """Return the last line of a failed command: where it is a Python program, it has the cause."""
+    return _first_line("\n".join(reversed(text.splitlines())))
 
 
 def _skipped(source: str, why: str) -> "list[CheckResult]":

@@ -271,9 +271,23 @@ PROVOKED = [
         "c1 registered fewer resources",
     ),
     ("prolog", drained("Prolog error", 1), "error", "c1: Prolog error"),
+    ("prolog-alloc", settings(Prolog="/etc/slurm/prolog"), "note", "PrologFlags lacks Alloc"),
+    (
+        "prolog-alloc",
+        settings(**{"Prolog[0]": "/etc/slurm/prolog", "PrologFlags": "DeferBatch"}),
+        "note",
+        "PrologFlags lacks Alloc",
+    ),
     ("gpus-confined", settings(ConstrainDevices="no"), "warning", "ConstrainDevices=no"),
     ("gpus-confined", settings(TaskPlugin="task/affinity"), "warning", "TaskPlugin=task/affinity"),
 ]
+
+
+@pytest.mark.parametrize("flags", ["Alloc", "Alloc,Contain,X11"])
+def test_a_prolog_that_runs_when_a_job_starts(site: Site, flags: str) -> None:
+    """Finding newcomer N3."""
+    settings(Prolog="/etc/slurm/prolog", PrologFlags=flags)(site)
+    assert [each.severity for each in look(site, "prolog-alloc")] == ["ok"]
 
 
 @pytest.mark.parametrize(("name", "spoil", "severity", "says"), PROVOKED)

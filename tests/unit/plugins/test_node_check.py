@@ -17,6 +17,7 @@ from waiting import wait_until
 from slurmkit.cli.main import cli, run_to_exit_code
 
 LOST = "[GPU is lost]"
+DEPRECATED = "Requested functionality has been deprecated"
 
 
 @pytest.fixture
@@ -24,13 +25,14 @@ def node(tmp_path: Path) -> NodeLab:
     return NodeLab(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["node_check.py", "node_checks.py"])
+@pytest.mark.parametrize("name", ["node_check.py", "node_checks.py", "node_settings.py"])
 def test_a_nodes_python_can_run_it(name: str) -> None:
     """RHEL 8 has 3.6: no walrus, no keyword-only marks; and nothing but the standard library."""
     tree = ast.parse((SCRIPTS / name).read_text("utf-8"), feature_version=(3, 6))
     names = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     names |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "node_checks"}
+    ours = {"node_checks", "node_settings"}
+    assert {name.partition(".")[0] for name in names} <= ours | sys.stdlib_module_names
     # 3.6 evaluates annotations: `list[str]` is an error there unless it is a string.
     for each in ast.walk(tree):
         found = [getattr(each, part, None) for part in ("annotation", "returns")]
@@ -84,6 +86,38 @@ def test_unknown_values_are_no_faults(node: NodeLab) -> None:
     assert node.run().stdout == "OK: 10 checks, 2 GPUs\n"
 
 
+@pytest.mark.parametrize("unknown", ["N/A", DEPRECATED])
+def test_a_check_that_no_gpu_answers_is_not_ok(node: NodeLab, unknown: str) -> None:
+    """Finding G5: driver 595 has no application clocks any more."""
+    node.gpus(*[{"clock": unknown, "mem_clock": unknown, "width": unknown}] * 2)
+    checks = json.loads(node.run("--json").stdout)["checks"]
+    found = {each["check"]: (each["state"], each["text"]) for each in checks}
+    assert found["clocks"] == found["pcie"] == ("skipped", "the driver does not say")
+    assert found["ecc"] == ("ok", "")
+
+
+def test_lanes_are_compared_with_other_gpus_and_with_what_was(node: NodeLab) -> None:
+    """Finding G5: a slot of a virtual machine may have half of the lanes that its GPU can use."""
+    other = {"product_name": "NVIDIA A10G", "width": "8x"}
+    node.gpus({}, other)
+    assert node.wrong() == []
+    node.gpus({}, {"width": "8x"})
+    assert node.wrong() == [f"pcie note {SECOND} 8 of 16 PCIe lanes"]
+    node.gpus({}, other | {"width": "16x"})
+    node.run(env=node.environment)
+    node.gpus({}, other)
+    assert node.wrong() == [f"pcie note {SECOND} 8 of 16 PCIe lanes"]
+    node.configure("CHECK_PCIE_WIDTH=16\nCHECK_SKIP=leftovers\nCHECK_TMP=/")
+    node.gpus({"width": "8x"}, {"width": "8x"})
+    assert [each.split()[0] for each in node.wrong()] == ["pcie", "pcie"]
+
+
+@pytest.mark.parametrize("what", ["channel", "tpc"])
+def test_a_pending_repair(node: NodeLab, what: str) -> None:
+    node.gpus({}, {"repair": f"<{what}_repair_pending>Yes</{what}_repair_pending>"})
+    assert node.wrong() == [f"remap drain {SECOND} memory is to be repaired at the next reset"]
+
+
 def test_a_missing_gpu(node: NodeLab) -> None:
     node.gpus({})
     assert node.wrong() == ["gpus drain 1 of 2 GPUs are there"]
@@ -91,6 +125,22 @@ def test_a_missing_gpu(node: NodeLab) -> None:
     assert node.wrong() == []
     node.gpus({}, {"uuid": LOST, "serial": LOST, "minor": LOST, "pending": LOST})
     assert node.wrong() == [f"gpus page it does not answer: {LOST}"]
+
+
+@pytest.mark.parametrize("part", ["hot", "sram", "width", "clock", "pending"])
+def test_a_lost_gpu_may_still_say_its_name(node: NodeLab, part: str) -> None:
+    """Finding G3: UUID and name come from elsewhere than what the GPU itself answers."""
+    node.gpus({}, {part: "GPU is lost"})
+    assert node.wrong() == [f"gpus page {SECOND} it does not answer: GPU is lost"]
+
+
+def test_a_program_may_have_the_name_of_a_lost_gpu(node: NodeLab) -> None:
+    path = node.folder / "smi.xml"
+    for kind in ("processes", "accounted_processes"):
+        name = f"<{kind}><process_info><process_name>GPU is lost</process_name></process_info>"
+        whole = path.read_text("utf-8")
+        path.write_text(whole.replace("\t</gpu>", f"{name}</{kind}>\t</gpu>"), "utf-8")
+    assert node.wrong() == []
 
 
 # One line for each GPU, as with AutoDetect; and MIG instances of two GPUs beside what is no GPU.
@@ -131,6 +181,13 @@ def test_a_driver_that_fails(node: NodeLab) -> None:
     node.says("slurmd", "slurmd: fatal: no configuration", code=1)
     assert node.wrong() == [f"gpus unknown nvidia-smi fails with code 9: {said}"]
     assert node.run().returncode == 3
+
+
+def test_the_cause_is_what_the_driver_says_first(node: NodeLab) -> None:
+    """Finding G4: the last line is the version."""
+    cause = "Failed to initialize NVML: Driver/library version mismatch"
+    node.says("nvidia-smi", f"{cause}\nNVML library version: 550.54\n", code=18)
+    assert node.wrong() == [f"gpus drain nvidia-smi fails with code 18: {cause}"]
 
 
 # `amd-smi list --json` of ROCm 6 (amdsmi_cli/amdsmi_commands.py, `list`): bdf, uuid, then numbers.
@@ -176,7 +233,6 @@ def test_what_nvidia_smi_says_beside_its_answer_is_no_fault(node: NodeLab) -> No
     assert node.wrong() == []
 
 
-DEPRECATED = "Requested functionality has been deprecated"
 PARITY = (
     "<sram_uncorrectable_parity>{}</sram_uncorrectable_parity>"
     "<sram_uncorrectable_secded>{}</sram_uncorrectable_secded>"
@@ -207,11 +263,19 @@ def test_memory_errors_are_counted_in_the_words_of_each_generation_of_drivers(
     assert node.wrong() == [f"ecc drain {SECOND} 2 uncorrectable errors"]
 
 
-def test_a_truncated_answer_is_no_answer(node: NodeLab) -> None:
-    whole = (node.folder / "smi.xml").read_text("utf-8")
-    (node.folder / "smi.xml").write_text(whole[: len(whole) // 2], "utf-8")
-    (found,) = node.wrong()
-    assert found.startswith("gpus drain nvidia-smi fails with code 0: ")
+def test_an_answer_that_is_no_xml_is_unknown(node: NodeLab) -> None:
+    """Finding G4: the name of a user's program stands in it."""
+    path = node.folder / "smi.xml"
+    whole = path.read_text("utf-8")
+    said = "gpus unknown nvidia-smi -q -x gives no XML that can be read: "
+    path.write_text(whole[: len(whole) // 2], "utf-8")
+    (found,) = node.wrong("--context", "health")
+    assert found.startswith(said)
+    name = "<processes><process_info><process_name>a<b&c</process_name></process_info></processes>"
+    path.write_text(whole.replace("\t</gpu>", f"{name}\t</gpu>"), "utf-8")
+    (found,) = node.wrong("--context", "health")
+    assert found.startswith(said)
+    assert not any("State=DRAIN" in each for each in node.told())
 
 
 def test_nvlinks_are_compared_with_the_other_gpus(node: NodeLab) -> None:

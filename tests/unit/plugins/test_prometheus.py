@@ -18,7 +18,7 @@ from slurmkit_plugins.prometheus import Prometheus
 
 from slurmkit.diagnose import inside_job
 from slurmkit.errors import BadConfig, SlurmkitError
-from slurmkit.state.gpu_metrics import THROTTLE_REASONS, NoSamples
+from slurmkit.state.gpu_metrics import THROTTLE_REASONS, JobWindow, NoSamples
 
 
 class Server(BaseHTTPRequestHandler):
@@ -183,6 +183,50 @@ def test_what_was_before_a_gap_is_left_out(configure):
         configure(f'url = "{url}"\nmetric = "slurmkit_gpu_utilization_ratio"')
         found = Prometheus().read(["c1"], seconds=1800)["c1"]
     assert min(one.taken for one in found) == pytest.approx(now - 600)
+
+
+@pytest.mark.parametrize("blank", [2619, 4294967295, -1])
+def test_a_blank_is_no_utilisation(configure, blank):
+    """Finding G1: a driver writes such numbers where it does not know."""
+    now = time.time()
+
+    def series(uuid: str, *blanks: int) -> Series:
+        values = [(now - ago * 60, blank if ago in blanks else 0) for ago in range(40, 0, -1)]
+        labels = {"Hostname": "c1", "gpu": uuid[-1], "UUID": uuid}
+        return Series("DCGM_FI_DEV_GPU_UTIL", values, **labels)
+
+    some = FakePrometheus(
+        series("GPU-0", 20), series("GPU-1", *range(41)), series("GPU-2", *range(10, 20))
+    )
+    with some.serving() as url:
+        configure(f'url = "{url}"\ngpu_label = "gpu"')
+        found = Prometheus().read(["c1"], seconds=2400)["c1"]
+    assert {one.utilisation for one in found} == {0}
+    since = {index: min(one.taken for one in found if one.index == index) for index in (0, 2)}
+    assert {one.index for one in found} == {0, 2}
+    assert since[0] == pytest.approx(now - 39 * 60, abs=61)
+    assert since[2] == pytest.approx(now - 9 * 60, abs=1)
+
+
+@pytest.mark.parametrize("labelled", ["gpu01.example.org", "gpu01.example.org:9400", "gpu01"])
+def test_a_node_of_slurm_may_have_a_domain(configure, labelled):
+    """Finding G2: that is `NodeName=gpu01.example.org`; no other domain is taken for it."""
+    now = time.time()
+    names = {labelled: 40.0, "gpu02.example.org": 50.0, "gpu01.other.org": 60.0}
+    some = FakePrometheus(
+        *(
+            Series("DCGM_FI_DEV_GPU_UTIL", [(now - 30, use)], Hostname=name, gpu="0", UUID=name)
+            for name, use in names.items()
+        )
+    )
+    nodes = ("gpu01.example.org", "gpu02")
+    with some.serving() as url:
+        configure(f'url = "{url}"\ngpu_label = "gpu"')
+        metrics = Prometheus()
+        found = {node: each[0].utilisation for node, each in metrics.read(nodes).items()}
+        window = JobWindow(job_id=7, nodes=nodes, begin=int(now) - 600, end=int(now), gpus=2)
+        traces = {trace.node: trace.samples[0].utilisation for trace in metrics.read_job(window)}
+    assert found == traces == {"gpu01.example.org": 40, "gpu02": 50}
 
 
 def test_the_token_is_sent_from_a_file_that_not_everybody_can_read(configure, tmp_path):

@@ -16,8 +16,9 @@ OLDEST = (3, 6)
 # Each file, and those of ours that are copied beside it.
 STANDALONE: dict[str, tuple[str, ...]] = {
     "plugins/slurmkit_plugins/slurm/slurmkit-mail": (),
-    "plugins/slurmkit_plugins/slurm/node_check.py": ("node_checks",),
-    "plugins/slurmkit_plugins/slurm/node_checks.py": (),
+    "plugins/slurmkit_plugins/slurm/node_check.py": ("node_checks", "node_settings"),
+    "plugins/slurmkit_plugins/slurm/node_checks.py": ("node_settings",),
+    "plugins/slurmkit_plugins/slurm/node_settings.py": (),
     "slurmkit/diagnose/inside_job.py": (),
     "slurmkit/executor/worker.py": ("slurmkit_resultfiles", "slurmkit"),
     "slurmkit/executor/resultfiles.py": (),

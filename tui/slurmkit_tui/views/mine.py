@@ -15,13 +15,13 @@ from slurmkit.formats import job_states as slurm_states
 from slurmkit.formats.display import format_percent, format_time, printable
 from slurmkit.formats.durations import format_duration, parse_elapsed
 from slurmkit.jobs.steps import UserEfficiency
-from slurmkit.state import arrays
 from slurmkit_tui import themes
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobform.my_jobs import NO_EFFICIENCIES, MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views.base import FurtherQuestion, SummaryPart, TableView
+from slurmkit_tui.views.queue import running_and_pending
 from slurmkit_tui.widgets.listing import (
     ArrangedRows,
     Listing,
@@ -348,9 +348,7 @@ class MineView(TableView):
         """See `TableView.tally`."""
         del context
         queued = [row for job in rows for row in job.rows]
-        waiting = sum(arrays.count_tasks(row) for row in queued if row.waits)
-        yield (f"{len([row for row in queued if not row.waits]):,} running", "$success")
-        yield (f"{waiting:,} pending", "$warning")
+        yield from running_and_pending(queued)
         yield f"{len([job for job in rows if job.ended]):,} ended lately"
         if self._without_history:
             yield ("ended jobs are missing: slurmdbd does not answer", "$warning")

@@ -33,6 +33,14 @@ def queue_row_key(row: QueueRow) -> str:
     return array + bracket
 
 
+def running_and_pending(rows: Sequence[QueueRow]) -> Iterable[SummaryPart]:
+    """Yield how many jobs run and wait; each pending task of an array is one, as in the queue."""
+    running = sum(row.state == "RUNNING" for row in rows)
+    waiting = sum(arrays.count_tasks(row) for row in rows if row.waits)
+    yield (f"{running:,} running", "$success")
+    yield (f"{waiting:,} pending", "$warning")
+
+
 def allocated_gpus(row: QueueRow) -> int:
     """Return the number of GPUs allocated now; 0 for a pending job."""
     return row.gpus if row.node_list and not row.waits and not row.ended else 0
@@ -277,9 +285,7 @@ class QueueView(TableView):
 
     def tally(self, rows: Sequence[QueueRow], context: RowContext) -> Iterable[SummaryPart]:
         """See `TableView.tally`."""
-        states_shown = list(map(attrgetter("state"), rows))
-        yield (f"{states_shown.count('RUNNING'):,} running", "$success")
-        yield (f"{states_shown.count('PENDING'):,} pending", "$warning")
+        yield from running_and_pending(rows)
         if context.gpus_known or not rows:
             count = sum(map(allocated_gpus, rows))
             yield f"{count:,} GPU{'' if count == 1 else 's'} held"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from fake_sacct import FakeSacct, job
+from slurmkit_accounting.cli.ledger import ledger_group
+from slurmkit_accounting.cli.report import report_group
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs
 from sqlalchemy import select
+
+from slurmkit.cli.main import run_to_exit_code
 
 NOW = int(time.time())
 DAY = 86400
@@ -35,6 +40,22 @@ def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
     assert doubts(ledger) == [
         "AllocTRES has 4 GPUs, ReqTRES 2",
         None,
+    ]
+
+
+def test_the_status_says_how_doubtful_runs_are_listed(file_ledger, capsys):
+    """Finding newcomer N16: no command named them."""
+    odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
+              ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
+    ingest(file_ledger, FakeSacct(odd, job(2, NOW - 90, NOW - 90, NOW)))
+    assert run_to_exit_code(ledger_group, ["status"]) == 0
+    (words,) = (each for each in capsys.readouterr().out.splitlines() if "doubtful" in each)
+    command = words.partition("; to list them: slurmkit report ")[2].split()
+    assert command[:3] == ["explain", "--runs", "doubtful"]
+    assert run_to_exit_code(report_group, [*command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["job"], row["doubt"]) for row in rows] == [
+        ("1", "AllocTRES has 4 GPUs, ReqTRES 2")
     ]
 
 

@@ -411,6 +411,15 @@ def test_node_hours_are_unknown_where_a_file_tells_of_no_nodes(ledger, capsys):
     assert found.meta.total["node_hours"] is None
 
 
+@pytest.mark.sql
+def test_runs_of_a_file_are_counted_up_to_its_end(ledger):
+    """Finding newcomer N15: the report said that they were counted up to now."""
+    load(ledger, line(1, State="RUNNING", End="Unknown") + line(2, End=T + 7200))
+    report = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
+    assert report.meta.running == 1
+    assert report.meta.running_until == find_zone("UTC").show(T + 7200)
+
+
 def test_nodes_are_those_of_alloc_tres_where_there_is_no_other_field(ledger):
     """Finding newcomer A5."""
     load(ledger, line(1, Start=T, End=T + 3600, AllocTRES=TRES.replace("node=1", "node=2")))

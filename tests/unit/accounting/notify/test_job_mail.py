@@ -326,6 +326,18 @@ def test_ten_thousand_tasks_are_one_mail(lab: Lab) -> None:
     assert (lab.waiting, list(lab.spool.iterdir())) == (0, [])
 
 
+def test_a_line_of_several_tasks_counts_them_all(lab: Lab) -> None:
+    """Finding B3: tasks that never started have one record, and one line."""
+    lab.end("12_[1-5]", "CANCELLED by 0", JobIDRaw="12", NodeList="None assigned")
+    lab.event(12, "Failed", ARRAY_JOB_ID=12, JOB_STATE="CANCELLED", whole_array=True)
+    store_runs(lab.ledger, stored(12, job_id="12_[1-5]", state="CANCELLED"))
+    lab.run()
+    assert lab.subjects == ["Array 12 (train): 5 were cancelled"]
+    text = text_of(lab.mails[0])
+    assert "  12_[1-5]: " in text
+    assert "more\n" not in text
+
+
 def test_very_many_jobs_of_a_user_are_one_mail(lab: Lab) -> None:
     """And what is tried again is the same mail about the same jobs, also after a restart."""
     for number in range(1, 31):

@@ -69,6 +69,23 @@ class TestMembers:
         assert parse_person(*ANN, with_(expire_attribute="", department_attribute=""), NOW).active
 
 
+@pytest.mark.parametrize(
+    "dn", ["uid=ann,ou=p", "UID=Ann , ou=p", "cn=Ann B.+uid=ann,ou=p", "uid=ann+cn=Ann B.,ou=p"]
+)
+def test_of_several_names_the_one_in_the_dn_counts(dn):
+    """Finding B2: as for SSSD, the others are aliases; their order says nothing."""
+    ann = (dn, {"entryUUID": [b"1"], "uid": [b"a.b", b"ann", b"annb"]})
+    assert parse_person(*ann, SECTION, NOW).username == "ann"
+    elsewhere = ("cn=ann,ou=p", ann[1])
+    assert parse_person(*elsewhere, SECTION, NOW).username == "a.b"
+    names = [b"robotics", b"r\xc3\xb6botik, the lab"]
+    group = ("cn=R\xd6botik\\2C the lab,ou=g", {"entryUUID": [b"3"], "cn": names})
+    assert made_of(SECTION, (), (group,), NOW).groups[0].name == "r\xf6botik, the lab"
+    section = with_(members="username", member_attribute="memberUid")
+    by_alias = lab(memberUid=[b"annb"])
+    assert members(section, by_alias, people=(ann, BEN)) == (parse_person(*ann, SECTION, NOW).dn,)
+
+
 @pytest.mark.parametrize("owner", [b"uid=ben,ou=p", b"ben", b"BEN"])
 def test_an_owner_is_a_dn_or_a_user_name(owner):
     found = made_of(with_(owner_attribute="manager"), (ANN, BEN), (lab(manager=[owner]),), NOW)

@@ -22,7 +22,7 @@ from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
 from slurmkit_accounting.gpu_use.store import store_uses
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.steps import update_measured_use
-from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.ledger.schema.runs import clusters, spans
 from slurmkit_accounting.reports.question import Scope
 from sqlalchemy import insert, select, update
 from stored_runs import ran, store_runs
@@ -304,6 +304,19 @@ def test_capacity_is_of_twelve_months_without_dates(ledger):
     store_runs(ledger, ran(BEGIN - 300 * DAY, 600, **A100), ran(BEGIN - 400 * DAY, 600, **A100))
     assert set(capacity(ledger)) == {("2026-01", "a100")}
     assert set(capacity(ledger, filters={"month": ["2025-09"]})) == {("2025-09", "a100")}
+
+
+def test_months_of_which_nothing_is_known_have_no_row(ledger):
+    """Finding newcomer N7: they had 0.00 GPU-hours and 0 jobs."""
+    store_runs(ledger, ran(BEGIN + DAY, 600, **A100))
+    with ledger.transaction() as connection:
+        record_capacity(connection, 1, {"a100": 4, "h100": 2}, BEGIN)
+    assert set(capacity(ledger)) == {("2026-11", "a100"), ("2026-11", "h100")}
+    with ledger.transaction() as connection:
+        connection.execute(insert(spans).values(cluster_id=1, begin=BEGIN - DAY, finish=BEGIN))
+    rows = capacity(ledger)
+    assert {month for month, _ in rows} == {"2026-10", "2026-11"}
+    assert rows["2026-10", "h100"]["capacity_gpu_hours"] is None
 
 
 def test_a_reader_sees_the_use_of_own_runs_only(ledger):

@@ -574,6 +574,45 @@ def test_samples_that_ended_long_ago_do_not_make_a_gpu_idle(
     assert (row["idle"], row["measured_minutes"]) == (idle, pytest.approx(minutes))
 
 
+def test_without_a_name_the_source_counts_that_knows_most(gpus, monkeypatch):
+    """Finding newcomer N8: the ledger measured all that slurm did not."""
+    known = {"site": (0,), "ledger": (0, 1, 2), "slurm": (1,)}
+    asked = []
+
+    def load(kind, name):
+        asked.append(name)
+        samples = tuple(GpuSample(index=n, taken=9990, utilisation=50.0) for n in known[name])
+        return lambda: SimpleNamespace(read=lambda nodes, seconds: {"c1": samples})
+
+    monkeypatch.setattr("slurmkit_accounting.reports.idle.load_plugin", load)
+    sources = "slurmkit_accounting.reports.idle.gpu_sources"
+    monkeypatch.setattr(sources, lambda: ["site", "ledger"])
+    found = idle_report(FakeSlurm({}), None, IdleBound(5, 1800), now=10_000)
+    assert {row["idle"] for row in found.rows} == {"no"}
+    assert found.meta.source == "slurmctld, and ledger"
+    assert asked == ["site", "ledger"]
+    monkeypatch.setattr(sources, list)
+    found = idle_report(FakeSlurm({}), None, IdleBound(5, 1800), now=10_000)
+    assert (found.meta.source, found.rows[0]["gpu"]) == ("slurmctld, and slurm", 0)
+
+
+def test_a_blank_is_neither_busy_nor_idle(gpus, monkeypatch):
+    """Finding G1: sources write numbers such as 2619 % where the driver does not know."""
+    seen = {0: (0.0, 2619.0, 0.0), 1: (2619.0, -1.0, 4294967295.0)}
+    samples = tuple(
+        GpuSample(index=index, taken=at, utilisation=use)
+        for index, uses in seen.items()
+        for at, use in zip((8000, 9000, 9990), uses, strict=True)
+    )
+    metrics = SimpleNamespace(read=lambda nodes, seconds: {"c1": samples})
+    monkeypatch.setattr(
+        "slurmkit_accounting.reports.idle.load_plugin", lambda kind, name: lambda: metrics
+    )
+    rows = idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800), now=10_000).rows
+    found = {row["gpu"]: (row["busiest"], row["idle"]) for row in rows}
+    assert found == {0: (0, "yes"), 1: (None, None), 2: (None, None)}
+
+
 @pytest.mark.parametrize(
     ("used", "amounts", "shown"),
     [

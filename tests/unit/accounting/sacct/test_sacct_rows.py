@@ -117,6 +117,18 @@ def test_cpus_come_from_tres_or_from_alloccpus():
     assert read_one(AllocTRES="mem=1G", AllocCPUS=4).cpus == 4
 
 
+@pytest.mark.parametrize(("text", "nodes"), [("1K", 1024), ("1.50K", 1536), ("2.50K", 2560)])
+def test_allocnodes_has_a_unit_without_noconvert(text, nodes):
+    """Finding B1: sacct writes multiples of 512 nodes in K, exactly."""
+    assert read_one(AllocNodes=text).nodes == nodes
+
+
+@pytest.mark.parametrize("text", ["0.01K", "1.46K", "1.5", "K", "1K5", "1.50.50K"])
+def test_a_rounded_number_of_nodes_is_refused(text):
+    (reject,) = read(line(AllocNodes=text))
+    assert isinstance(reject, Reject)
+
+
 @pytest.mark.parametrize("text", ["Unknown", "None", "0", ""])
 def test_a_time_that_is_none(text):
     run = read_one(Start=text, End=text)
