@@ -52,7 +52,7 @@ _TITLES = {
     "node_fail": "ended because a node failed",
     "boot_fail": "did not start: a node did not boot",
 }
-_ENDED_WELL = "COMPLETED"
+_NOT_BAD = ("COMPLETED", "CANCELLED")
 _AWAY = (ControllerDown, DatabaseDown, SlurmTimeout)
 _PATIENCE_SECONDS = 3600  # after the event, in which a daemon that is away is waited for
 
@@ -159,6 +159,7 @@ class EndedJobs:
         kind = found.kind if found else state.lower()
         title = _TITLES.get(kind, "has ended")
         bad = event.kind == "fail" if found is None else kind != "completed"
+        bad = bad and kind != "cancelled"  # the mail names who did it; mostly the user
         words = found.meaning if found else _event_words(event)
         return JobLetter(
             title=f"{event.title(event.job_id)} {title}",
@@ -193,7 +194,7 @@ class EndedJobs:
         }
         tally = _ordered(count_states(parts))
         bad = sorted(
-            (info for info in parts.values() if info.state != _ENDED_WELL),
+            (info for info in parts.values() if info.state not in _NOT_BAD),
             key=lambda info: (info.ended or 0, info.job_id),
         )
         since = min((info.submitted or event.at for info in parts.values()), default=event.at)
@@ -201,14 +202,15 @@ class EndedJobs:
         found_runs = self.runs(event.cluster, raw_ids).values()
         ended = [run for each in found_runs if (run := latest_run(each, since)) is not None]
         failures = tuple(self._failure(event, info) for info in bad[:_MOST_FAILURES])
-        failed = sum(number for state, number in tally.items() if state != _ENDED_WELL)
+        failed = sum(number for state, number in tally.items() if state not in _NOT_BAD)
         states = ", ".join(
             f"{number:,} {_of_tasks(state, number)}" for state, number in tally.items()
         )
         so_far = "" if is_over else ", the others have not ended yet"
         return JobLetter(
             title=f"{event.title(array)}: {states or 'tasks have ended'}{so_far}",
-            is_bad=bool(bad) or (not parts and event.kind == "fail"),
+            is_bad=bool(bad)
+            or (not parts and event.kind == "fail" and event.facts.get("state") not in _NOT_BAD),
             facts=_array_facts(event, ended, self._zone),
             tally=tally,
             failures=failures,
@@ -265,7 +267,7 @@ def _event_words(event: JobEvent) -> str:
 
 def _ordered(tally: Mapping[str, int]) -> dict[str, int]:
     """Return the counts with completed tasks first, then the worst."""
-    ranks = {state: rank for rank, state in enumerate(WORST_FIRST)} | {_ENDED_WELL: -1}
+    ranks = {state: rank for rank, state in enumerate(WORST_FIRST)} | {"COMPLETED": -1}
     return dict(sorted(tally.items(), key=lambda item: ranks.get(item[0], len(ranks))))
 
 

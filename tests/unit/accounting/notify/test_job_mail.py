@@ -257,6 +257,21 @@ def test_the_tasks_that_waited_when_an_array_was_cancelled_are_in_its_mail(
     for raw, name in {100: "12_1", 101: "12_2", 12: "12_[3-9]"}.items():
         lab.end(name, "CANCELLED", JobIDRaw=str(raw), Start="None")
         store_runs(lab.ledger, stored(raw, job_id=name, state="CANCELLED"))
+    assert "#b3261e" not in html_of(lab.mails[0])  # red
+
+
+@pytest.mark.parametrize("mails", ["each", "daily"])
+def test_a_cancelled_job_is_not_red(lab: Lab, monkeypatch: pytest.MonkeyPatch, mails: str) -> None:
+    """Finding newcomer N5: most are cancelled by their own user."""
+    wants(lab, monkeypatch, mails=mails)
+    lab.end("12", "CANCELLED by 10001")
+    store_runs(lab.ledger, stored(12, state="CANCELLED"))
+    lab.event(12, "Failed", JOB_STATE="CANCELLED")
+    lab.run(NOW + 60)
+    lab.mailer.digest(NOW + 120)
+    (subject,) = lab.subjects
+    assert subject == ("1 job, 0 failed" if mails == "daily" else "Job 12 (train) was cancelled")
+    assert "#b3261e" not in html_of(lab.mails[0])
     for raw in order:
         of_array = {} if raw == 12 else {"ARRAY_JOB_ID": 12, "ARRAY_TASK_ID": raw - 99}
         lab.event(raw, JOB_STATE="CANCELLED", **of_array)
