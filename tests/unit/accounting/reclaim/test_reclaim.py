@@ -392,6 +392,18 @@ def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: In
 
 
 @pytest.mark.usefixtures("site")
+def test_jobs_that_are_idle_at_once_are_one_offence(
+    ledger: Ledger, lab: IdleCluster, inbox: Inbox
+) -> None:
+    """Finding newcomer N11: of two jobs warned in one round, the PI got the second mail."""
+    add(lab, [0] * 290)
+    add(lab, [0] * 290)
+    play(lab, ledger, WARNED + 1000)
+    assert lab.done == ["scancel --state=RUNNING 1", "scancel --state=RUNNING 2"]
+    assert inbox.recipients == [["alice@lab.example"]] * 4
+
+
+@pytest.mark.usefixtures("site")
 def test_a_user_has_a_job_left_alone_once(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
