@@ -169,7 +169,7 @@ class EndedJobs:
             details=found.details if found else (),
             first_error=found.first_error.text if found and found.first_error else "",
             log_trouble=found.log_trouble if found and NO_ANSWER in found.log_trouble else "",
-            facts=self._facts(event, ended),
+            facts=(*self._facts(event, ended), *_log_fact(found)),
             summary=self.summary(event.cluster, [ended]) if ended else RunSummary(),
             command=f"slurmkit why {event.job_id}" if bad else f"slurmkit job {event.job_id}",
         )
@@ -249,6 +249,13 @@ class EndedJobs:
             "Nodes": event.facts.get("nodes", ""),
         }
         return tuple((name, printable(value)) for name, value in facts.items() if value)
+
+
+def _log_fact(found: EndExplanation | None) -> tuple[tuple[str, str], ...]:
+    """Return where the log is, for a job that did not end well."""
+    if found is None or not found.log or found.kind == "completed":
+        return ()
+    return (("Log", printable(found.log)),)
 
 
 def account_of(event: JobEvent) -> str:

@@ -54,6 +54,16 @@ def test_a_job_that_failed_is_explained(lab: Lab) -> None:
     assert lab.waiting == 0
 
 
+def test_the_mail_about_a_failed_job_says_where_its_log_is(lab: Lab) -> None:
+    """Finding newcomer N17."""
+    lab.end("12", "FAILED", "3:0")
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_EXIT_CODE2="3:0")
+    lab.run()
+    assert "Log: /none/log" in text_of(lab.mails[0])
+    assert "/none/log" in html_of(lab.mails[0])
+
+
 def test_a_job_that_completed_is_told_what_would_have_been_enough(lab: Lab) -> None:
     lab.end("12", "COMPLETED")
     store_runs(lab.ledger, stored(12))
@@ -247,16 +257,6 @@ def test_ends_that_slurmctld_tells_late_are_in_the_same_mail(lab: Lab) -> None:
         lab.run(at + 20)
     lab.run(NOW + 300)
     assert lab.subjects == ["Array 12 (train): 6 were cancelled"]
-
-
-@pytest.mark.parametrize("order", [(100, 101, 12), (12, 100, 101)])
-def test_the_tasks_that_waited_when_an_array_was_cancelled_are_in_its_mail(
-    lab: Lab, order: tuple[int, ...]
-) -> None:
-    """slurmctld ends them as one job that has the array's id, without a word of the array."""
-    for raw, name in {100: "12_1", 101: "12_2", 12: "12_[3-9]"}.items():
-        lab.end(name, "CANCELLED", JobIDRaw=str(raw), Start="None")
-        store_runs(lab.ledger, stored(raw, job_id=name, state="CANCELLED"))
     assert "#b3261e" not in html_of(lab.mails[0])  # red
 
 
@@ -272,6 +272,16 @@ def test_a_cancelled_job_is_not_red(lab: Lab, monkeypatch: pytest.MonkeyPatch, m
     (subject,) = lab.subjects
     assert subject == ("1 job, 0 failed" if mails == "daily" else "Job 12 (train) was cancelled")
     assert "#b3261e" not in html_of(lab.mails[0])
+
+
+@pytest.mark.parametrize("order", [(100, 101, 12), (12, 100, 101)])
+def test_the_tasks_that_waited_when_an_array_was_cancelled_are_in_its_mail(
+    lab: Lab, order: tuple[int, ...]
+) -> None:
+    """slurmctld ends them as one job that has the array's id, without a word of the array."""
+    for raw, name in {100: "12_1", 101: "12_2", 12: "12_[3-9]"}.items():
+        lab.end(name, "CANCELLED", JobIDRaw=str(raw), Start="None")
+        store_runs(lab.ledger, stored(raw, job_id=name, state="CANCELLED"))
     for raw in order:
         of_array = {} if raw == 12 else {"ARRAY_JOB_ID": 12, "ARRAY_TASK_ID": raw - 99}
         lab.event(raw, JOB_STATE="CANCELLED", **of_array)

@@ -411,10 +411,10 @@ def test_a_user_has_a_job_left_alone_once(
     site(keep_hours=1, to_pi="always")
     monkeypatch.setattr("slurmkit_accounting.reclaim.keep.time.time", lab.clock)
     add(lab, [0] * 290)
-    with pytest.raises(BadInput, match="nothing was said about idle GPUs of a job 1 of yours"):
+    with pytest.raises(BadInput, match="job 1 is not yours, or had no mail about idle GPUs"):
         keep_job(ledger, "1", reason="data", uid=ALICE)
     play(lab, ledger, WARNED)
-    with pytest.raises(BadInput, match="of yours"):
+    with pytest.raises(BadInput, match="job 1 is not yours"):
         keep_job(ledger, "1", reason="it is not mine", uid=ALICE + 1)
     with pytest.raises(BadInput, match="give a reason"):
         keep_job(ledger, "1", reason=" \n ", uid=ALICE)
