@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Callable, Iterable, Iterator
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, get_completion_class
 from click.types import StringParamType
 
 from slurmkit.config.files import default_cluster_name
@@ -24,6 +24,34 @@ from slurmkit.state.model import Capabilities
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_SLURMKIT_COMPLETE"
 _COUNTS = (1, 2, 4, 8, 16)  # GPUs of one type to offer, as far as a node has so many
+# Bash splits words at `=` and `:` (COMP_WORDBREAKS), as in `--gpus-per-node=a100:2`. This joins
+# them, and takes what bash has already completed off each value.
+_BASH = r"""%(complete_func)s() {
+    local IFS=$'\n' rest=$COMP_LINE words=() word blanks given type value completion response
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        blanks=${rest%%%%[![:blank:]]*}
+        rest=${rest#"$blanks"}
+        rest=${rest#"$word"}
+        if [[ $blanks || ${#words[@]} -eq 0 ]]; then words+=("$word"); else words[-1]+=$word; fi
+    done
+    given=${words[-1]}
+    [[ $word == [=:]* ]] || given=${given%%"$word"}
+    [[ $given == --*=* ]] && given=${given#*=}
+
+    response=$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) \
+        %(complete_var)s=bash_complete "$1")
+    for completion in $response; do
+        IFS=',' read -r type value <<< "$completion"
+        case $type in
+            dir) COMPREPLY=(); compopt -o dirnames ;;
+            file) COMPREPLY=(); compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$given"}") ;;
+        esac
+    done
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
 _JOB_ID_ARGUMENTS = ("job_id", "job_ids")
 _OF_CLUSTER: dict[str, Callable[[Capabilities], Iterable[str]]] = {
     "partition": lambda cluster: (each.name for each in cluster.partitions),
@@ -82,10 +110,16 @@ def completion_command(shell: str) -> None:
       slurmkit completion zsh > "${fpath[1]}/_slurmkit"
       slurmkit completion fish > ~/.config/fish/completions/slurmkit.fish
     """
-    completion = get_completion_class(shell)
+    completion = _JoinedWords if shell == "bash" else get_completion_class(shell)
     if completion is None:  # only if click drops a shell
         raise click.UsageError(f"click cannot complete for {shell}")
     click.echo(completion(click.Group(), {}, "slurmkit", VARIABLE).source())
+
+
+class _JoinedWords(BashComplete):
+    """Click's completion for bash with a script that joins the words that bash splits."""
+
+    source_template = _BASH
 
 
 def cached_names(kind: str, *, key: str | None = None) -> list[str]:

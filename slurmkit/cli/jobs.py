@@ -17,6 +17,7 @@ from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import format_key_values
 from slurmkit.cli.watch import show_repeatedly, watch_option
 from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import default_cluster_name
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
@@ -67,6 +68,10 @@ def job_command(
     if gpus:
         if seconds is not None:
             raise BadInput("--gpus shows what the ledger has; leave out --watch")
+        if where := default_cluster_name():  # the ledger of this machine has other jobs
+            raise BadInput(
+                f"slurmkit job --gpus does not work over SSH; run it on the login node of {where}"
+            )
         ledger = import_module("slurmkit_accounting.cli.job_gpus")
         ledger.print_job_gpus(job_ids, as_json)
         return

@@ -45,6 +45,7 @@ _KINDS: dict[str, StateKind] = {
     "SUSPENDED": "halted",
     "STOPPED": "halted",
     "COMPLETED": "done",
+    "CANCELLED": "done",  # mostly by its own user, who need not be warned of it
 }
 
 

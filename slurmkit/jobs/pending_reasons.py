@@ -58,7 +58,12 @@ _TEXT_BY_NAME: dict[str, ReasonText] = {
         YOU,
         "wait, or let it start sooner: scontrol update JobId=JOB StartTime=now",
     ),
-    "JobHeldUser": ReasonText("its user has put it on hold", EITHER, _RELEASE),
+    # Of `scontrol uhold` by an operator, too, e.g. by the service that gives idle GPUs back.
+    "JobHeldUser": ReasonText(
+        "it is on hold, and its user can release it (Slurm does not say who held it)",
+        EITHER,
+        _RELEASE,
+    ),
     "JobHeldAdmin": ReasonText(
         "an administrator has put it on hold, or its priority was set to 0",
         ADMIN,

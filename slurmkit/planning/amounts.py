@@ -50,7 +50,7 @@ class PlacedJob(NamedTuple):
     Attributes:
         kind: the GPUs meant; None for a job without GPUs.
         nodes: number of nodes; the fewest where Slurm chooses.
-        fitting: nodes that the job may get.
+        fitting: nodes that the job may get; see `Request.counted`.
     """
 
     spec: JobSpec

@@ -238,7 +238,7 @@ def estimate_range(request: Request) -> Estimate:
     builder = request_builder(request)
     wanted = request.most_nodes or 1
     everywhere = builder((("nodelist", ""),)) if request.spec.nodelist and wanted > 1 else None
-    fitting = (everywhere or request).fitting  # to a shorter list Slurm adds other nodes
+    fitting = (everywhere or request).counted  # to a shorter list Slurm adds other nodes
     limits = [wanted, len(fitting), request.partition.max_nodes]
     most = min(number for number in limits if number)
     if most <= request.nodes:
@@ -467,7 +467,7 @@ def _hours_of_parts(
 def likely_gpu_type(request: Request) -> str:
     """Return the type of untyped GPUs or of parts, if the nodes have one only; else empty."""
     gpus = request.spec.gpus
-    types = {g.type or "" for node in request.fitting for g in node.gres if g.name == "gpu"}
+    types = {g.type or "" for node in request.counted for g in node.gres if g.name == "gpu"}
     only = types.pop() if len(types) == 1 else ""
     return gpus.type if gpus and gpus.type else only
 
@@ -478,5 +478,5 @@ def possible_gpu_types(request: Request) -> tuple[str, ...]:
     GPUs without a type in Slurm are of the partition's type in the configuration, else `untyped`.
     """
     unnamed = partition_gpu_types().get(request.partition.name, UNTYPED)
-    gres = (each for node in request.fitting for each in node.gres if each.name == "gpu")
+    gres = (each for node in request.counted for each in node.gres if each.name == "gpu")
     return tuple(sorted({each.type or unnamed for each in gres})) or (unnamed,)

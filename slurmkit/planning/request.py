@@ -49,6 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         raised_cpus: CPUs on a node because of MaxMemPerCPU; 0 where it adds none.
         fitting: usable nodes of the partition that have GPUs of the type asked for and match
             `constraint`, `nodelist` and `exclude`.
+        counted: the nodes from which the amounts come: `fitting`, or if none of them is usable now,
+            those that would fit.
         account: the account charged; None when unknown.
         association: of the user with that account; None when there is none or it is unknown.
         qos: the QOS the job runs under; None when unknown.
@@ -66,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     per_node: Tres
     total: Tres
     fitting: tuple[Node, ...]
+    counted: tuple[Node, ...] = ()
     account: str | None
     association: Association | None
     qos: Qos | None
@@ -189,10 +192,14 @@ def request_for(
     capabilities, standing = site
     if fitting is None:
         fitting = fitting_nodes(spec, kind, capabilities.nodes_of(partition.name))
-    nodes = layout.nodes or _nodes_for(spec, layout, partition, fitting)
+    counted = fitting
+    if not counted:  # drained nodes come back, and what the job gets then is what it costs
+        there = capabilities.nodes_of(partition.name)
+        counted = fitting_nodes(spec, kind, there, only_usable=False)
+    nodes = layout.nodes or _nodes_for(spec, layout, partition, counted)
     if layout.most is not None:  # slurmctld raises the least of a range to MinNodes
         nodes = max(nodes, min(partition.min_nodes, layout.most))
-    amounts = job_amounts(PlacedJob(spec, kind, layout, partition, capabilities, nodes, fitting))
+    amounts = job_amounts(PlacedJob(spec, kind, layout, partition, capabilities, nodes, counted))
     account = spec.account.lower() if spec.account else standing.default_account  # as slurmctld
     association = standing.association(account, partition.name) if account else None
     qos = spec.qos or (association.default_qos if association else "") or None
@@ -210,6 +217,7 @@ def request_for(
         most=amounts.most,
         raised_cpus=amounts.raised_cpus,
         fitting=fitting,
+        counted=counted,
         account=account,
         association=association,
         qos=_qos(standing, qos),
@@ -246,15 +254,15 @@ def _qos(standing: Standing, name: str | None) -> Qos | None:
 
 
 def _nodes_for(
-    spec: JobSpec, layout: Layout, partition: Partition, fitting: tuple[Node, ...]
+    spec: JobSpec, layout: Layout, partition: Partition, counted: tuple[Node, ...]
 ) -> int:
     """Return the least nodes that hold the tasks, where Slurm chooses the number.
 
     With `--overcommit` a node holds any number of tasks (`slurm_opt_create_job_desc` in
     src/common/slurm_opt.c sets `min_cpus` to the number of nodes).
     """
-    by_cpus = max((node.cpus for node in fitting), default=0) // layout.cpus_per_task
-    sockets = max((node.sockets for node in fitting), default=1)
+    by_cpus = max((node.cpus for node in counted), default=0) // layout.cpus_per_task
+    sockets = max((node.sockets for node in counted), default=1)
     by_cpus = 0 if spec.overcommit else by_cpus
     by_sockets = (spec.ntasks_per_socket or layout.tasks) * sockets
     most = min(by_cpus or layout.tasks, spec.ntasks_per_node or layout.tasks, by_sockets)
@@ -262,15 +270,17 @@ def _nodes_for(
 
 
 def fitting_nodes(
-    spec: JobSpec, kind: ResolvedGpus | None, nodes: tuple[Node, ...]
+    spec: JobSpec, kind: ResolvedGpus | None, nodes: tuple[Node, ...], *, only_usable: bool = True
 ) -> tuple[Node, ...]:
-    """Return the usable nodes with the GPUs meant that the spec's own selection leaves."""
+    """Return the nodes with the GPUs meant that the spec's own selection leaves."""
     wanted = None if kind is None else {node.name for node in kind.fitting}
     excluded = set(kind.exclude if kind else ())
     return tuple(
         node
         for node in selected_by_spec(spec, nodes)
-        if node.usable and (wanted is None or node.name in wanted) and node.name not in excluded
+        if (node.usable or not only_usable)
+        and (wanted is None or node.name in wanted)
+        and node.name not in excluded
     )
 
 

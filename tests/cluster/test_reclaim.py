@@ -188,7 +188,7 @@ def test_a_user_has_a_job_left_alone(site: Site, jobs: dict[str, str]) -> None:
     not_mine = site.lab.run(
         "env", "SLURMKIT_CONFIG=/tmp/reclaim-client.toml", *keep, user="bob", check=False
     )
-    assert "of yours" in not_mine.stderr
+    assert "is not yours" in not_mine.stderr
     kept = site.as_alice(*keep)
     assert kept.returncode == 0, kept.stderr
     assert "is left alone until" in kept.stdout

@@ -30,7 +30,7 @@ FILL = {
 WAITING = {
     "Resources": ("alice", "-p gpu --gpus-per-node=a100:2 -N2 -t 60", "not free now", "a100"),
     "Priority": ("alice", "-p gpu --gpus-per-node=h100:2 -t 60 --nice=50", "higher", "h100"),
-    "JobHeldUser": ("alice", "-p cpu --hold", "its user has put it on hold", ""),
+    "JobHeldUser": ("alice", "-p cpu --hold", "it is on hold, and its user can release it", ""),
     "JobHeldAdmin": (
         "alice",
         "-p cpu --begin=now+2hours",

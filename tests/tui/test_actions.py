@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from fake_gpus import Recorded
 from fake_queue import Scene, expect_text, job, running, table, text, until, view, waiting
+from rich._palettes import STANDARD_PALETTE
 from rich.color import Color, ColorSystem
 from slurmkit_tui.actions.commands import (
     CommandsFor,
@@ -17,11 +19,13 @@ from slurmkit_tui.actions.commands import (
 )
 from slurmkit_tui.actions.registry import ACTIONS, WIDGET_ACTIONS
 from slurmkit_tui.screens.job import JobScreen
+from slurmkit_tui.screens.status_lines import StatusLine, Summary
 from slurmkit_tui.state_files import action_log_path, error_log_path
 from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.queue import queue_row_key
 from slurmkit_tui.widgets.dialogs import ConfirmDialog, ValueDialog
 from slurmkit_tui.widgets.filters import parse_filter
+from slurmkit_tui.widgets.key_bar import KeyBar
 from slurmkit_tui.widgets.listing import RowQuery
 from stub_feed import StubFeed
 from textual.command import CommandPalette
@@ -320,6 +324,30 @@ async def test_a_terminal_of_16_colours_has_borders_and_tells_colours_apart(
         }
         assert len({colour for colour, _ in drawn}) >= 4
         assert [pair for pair in drawn if pair[0] == pair[1]] == []
+        # Finding newcomer N13: the second line and the footer had contrasts of 1.3 to 2.9.
+        bars = [app.screen.query_one(kind).region.y for kind in (Summary, StatusLine, KeyBar)]
+        strips = app.screen._compositor.render_strips()
+        read = {
+            (style.color, style.bgcolor)
+            for y in bars
+            for segment in strips[y]
+            if (style := segment.style) and re.search(r"\w", segment.text)
+        }
+        assert [pair for pair in read if _contrast(*pair) < 3] == []
+
+
+def _contrast(text: Color, ground: Color) -> float:
+    """Return the contrast of two of 16 colours as WCAG defines it, from 1 to 21."""
+
+    def light(colour: Color) -> float:
+        number = colour.downgrade(ColorSystem.STANDARD).number
+        assert number is not None
+        parts = (part / 255 for part in STANDARD_PALETTE[number])
+        red, green, blue = (p / 12.92 if p <= 0.04 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(text), light(ground)))
+    return (high + 0.05) / (low + 0.05)
 
 
 def _is_shown_as_it_is(name: str, colour: str) -> bool:

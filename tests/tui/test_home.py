@@ -16,6 +16,7 @@ from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
 from slurmkit_tui.jobform.gpu_use import GpusNow
 from slurmkit_tui.options import AppOptions
+from slurmkit_tui.themes import state_style
 from slurmkit_tui.views import overview
 from slurmkit_tui.views.home import share_lines
 from slurmkit_tui.views.home_boxes import HomeBox
@@ -231,6 +232,18 @@ def test_of_an_array_only_the_tasks_that_failed_since_then_count() -> None:
 def test_a_job_that_failed_and_ran_again_well_has_not_failed() -> None:
     runs = (msgspec.structs.replace(failed("9", NOW), state="COMPLETED"), failed("9", NOW - 50))
     assert failed_jobs(mine(ended=runs), None) == ()
+
+
+def test_a_job_that_i_cancelled_has_not_failed() -> None:
+    """Finding newcomer N5."""
+
+    def cancelled(job_id: str, by: str | None) -> JobInfo:
+        run = failed(job_id, NOW)
+        return msgspec.structs.replace(run, state="CANCELLED", user="alice", cancelled_by=by)
+
+    runs = (cancelled("9", "alice"), cancelled("8", "root"), cancelled("7", None))
+    assert [job.job_id for job in failed_jobs(mine(ended=runs), None)] == ["8", "7"]
+    assert state_style("CANCELLED") == "state--done"
 
 
 async def test_held_gpus_that_work_are_a_part_of_the_bar_and_the_age_is_named() -> None:

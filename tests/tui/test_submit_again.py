@@ -11,6 +11,7 @@ from slurmkit_tui.jobform.draft import Draft, form_texts_of_fields, parse_form
 from slurmkit_tui.jobform.past_jobs import _options_of_line
 from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.submit.form import SubmitForm
+from textual.command import CommandPalette
 
 from slurmkit.errors import (
     ControllerDown,
@@ -160,6 +161,31 @@ async def test_the_job_on_the_screen_is_submitted_again() -> None:
         await pilot.press("A")
         await until(pilot, lambda: isinstance(app.screen, SubmitForm))
         assert app.screen.texts["what"] == "python train.py '[bold]$x'"
+
+
+@pytest.mark.parametrize("key", ["n", "A"])
+async def test_the_keys_of_the_form_work_over_a_jobs_screen(key: str) -> None:
+    """Finding newcomer N1: Tab was dead, and what was typed for a field went into the command."""
+    scene = FormScene()
+    scene.batch, scene.runs = OURS, [run(State="RUNNING")]
+    scene.jobs = [job("9", UserName="alice")]
+    app = scene.app()
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await expect_text(pilot, "RUNNING")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, SubmitForm))
+        await until(pilot, lambda: the_form(app)._offers is not None)
+        chain = app.screen.focus_chain
+        at = chain.index(app.screen.focused)
+        steps = (("tab", 1), ("tab", 1), ("down", 1), ("up", -1), ("shift+tab", -1))
+        for pressed, step in steps:
+            at += step
+            await pilot.press(pressed)
+            assert app.screen.focused is chain[at]
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
 
 
 async def test_without_slurmctld_all_fields_are_there_and_nothing_is_sent(

@@ -60,7 +60,8 @@ from usage_values import VALUES
 from why_scene import SHAPES
 
 from slurmkit.cluster.cluster import Cluster
-from slurmkit.errors import BadInput
+from slurmkit.config.files import set_default_cluster
+from slurmkit.errors import BadInput, LedgerError
 from slurmkit.state.nodes import GpuCount, NodeRow
 from slurmkit.testing import FakeSlurm
 
@@ -718,3 +719,19 @@ def test_every_length_of_time_has_whole_stretches() -> None:
         begins = span.begins(NOW)
         assert len(begins) == span.hours * HOUR // span.step
         assert begins[-1] <= NOW < begins[-1] + span.step
+
+
+def test_over_ssh_the_ledger_of_this_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding newcomer N9: `U` showed the laptop's own job of that number."""
+    monkeypatch.setattr(composed, "_current_use", lambda _: ((), USE))
+    monkeypatch.setattr(composed, "_cluster_name", lambda _: "lab")
+    set_default_cluster("lab")
+    for ask in (
+        composed.read_usage,
+        composed.read_gpus_now,
+        partial(composed.read_gpus_of_job, "86"),
+    ):
+        with pytest.raises(LedgerError, match="cannot be read over SSH"):
+            ask()
+    shown = read_utilization(Cluster(FakeSlurm({})), "gpu-type")
+    assert "use slurmkit tui on the login node of lab" in shown.without_history

@@ -39,6 +39,7 @@ DARK = Theme(
     surface="#141c26",
     panel="#1d2836",
     variables={
+        "bar": "#1d2836",
         "quiet": "#8796a8",
         "cursor-bar": "#6cb6ff 25%",
         "chosen-bar": "#f0b866 25%",
@@ -61,6 +62,7 @@ LIGHT = Theme(
     surface="#f5f7f9",
     panel="#e6ebf0",
     variables={
+        "bar": "#e6ebf0",
         "quiet": "#5b6672",
         "cursor-bar": "#0b5cad 25%",
         "chosen-bar": "#8a4b00 25%",
@@ -83,6 +85,7 @@ DARK_256 = Theme(
     surface="#1c1c1c",
     panel="#303030",
     variables={
+        "bar": "#303030",
         "quiet": "#949494",
         "cursor-bar": "#444444",
         "chosen-bar": "#5f5f00",
@@ -107,6 +110,7 @@ LIGHT_256 = Theme(
     surface="#eeeeee",
     panel="#dadada",
     variables={
+        "bar": "#dadada",
         "quiet": "#626262",
         "cursor-bar": "#afd7ff",
         "chosen-bar": "#ffd7af",
@@ -131,10 +135,14 @@ DARK_16 = Theme(
     surface="#000000",
     panel="#555555",
     variables={
+        "bar": "#000000",  # texts of few of the 16 colours can be read on a grey one
+        "footer-background": "#000000",
+        "text-muted": "#aaaaaa",
+        "text-error": "#ffffff",
         "quiet": "#aaaaaa",
         "cursor-bar": "#0000aa",
         "chosen-bar": "#aa5500",
-        "found-bar": "#00aaaa",
+        "found-bar": "#aa00aa",
         "error-bar": "#aa0000",
         **_holders(
             "#5555ff #00aaaa #aa00aa #00aa00 #ff55ff #55ffff #aa5500 #ff5555 #ffff55 #55ff55"
@@ -155,6 +163,10 @@ LIGHT_16 = Theme(
     surface="#ffffff",
     panel="#aaaaaa",
     variables={
+        "bar": "#ffffff",
+        "footer-background": "#ffffff",
+        "text-muted": "#555555",
+        "text-error": "#000000",
         "quiet": "#555555",
         "cursor-bar": "#55ffff",
         "chosen-bar": "#ffff55",

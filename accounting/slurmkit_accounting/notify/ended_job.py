@@ -58,7 +58,7 @@ _TITLES = {
     "node_fail": "ended because a node failed",
     "boot_fail": "did not start: a node did not boot",
 }
-_ENDED_WELL = "COMPLETED"
+_NOT_BAD = ("COMPLETED", "CANCELLED")
 _AWAY = (ControllerDown, DatabaseDown, SlurmTimeout)
 _PATIENCE_SECONDS = 3600  # after the event, in which a daemon that is away is waited for
 
@@ -165,6 +165,7 @@ class EndedJobs:
         kind = found.kind if found else state.lower()
         title = _TITLES.get(kind, "has ended")
         bad = event.kind == "fail" if found is None else kind != "completed"
+        bad = bad and kind != "cancelled"  # the mail names who did it; mostly the user
         words = found.meaning if found else _event_words(event)
         return JobLetter(
             title=f"{event.title(event.job_id)} {title}",
@@ -174,7 +175,7 @@ class EndedJobs:
             details=found.details if found else (),
             first_error=found.first_error.text if found and found.first_error else "",
             log_trouble=found.log_trouble if found and NO_ANSWER in found.log_trouble else "",
-            facts=self._facts(event, ended),
+            facts=(*self._facts(event, ended), *_log_fact(found)),
             summary=self.summary(event.cluster, [ended]) if ended else RunSummary(),
             command=f"slurmkit why {event.job_id}" if bad else f"slurmkit job {event.job_id}",
         )
@@ -199,7 +200,7 @@ class EndedJobs:
         }
         tally = _ordered(count_states(parts))
         bad = sorted(
-            (info for info in parts.values() if info.state != _ENDED_WELL),
+            (info for info in parts.values() if info.state not in _NOT_BAD),
             key=lambda info: (info.ended or 0, info.job_id),
         )
         since = min((info.submitted or event.at for info in parts.values()), default=event.at)
@@ -216,7 +217,8 @@ class EndedJobs:
         so_far = "" if is_over else ", the others have not ended yet"
         return JobLetter(
             title=f"{event.title(array)}: {states or 'tasks have ended'}{so_far}",
-            is_bad=bool(bad) or (not parts and event.kind == "fail"),
+            is_bad=bool(bad)
+            or (not parts and event.kind == "fail" and event.facts.get("state") not in _NOT_BAD),
             facts=_array_facts(event, ended, self._zone),
             tally=tally,
             failures=failures,
@@ -257,6 +259,13 @@ class EndedJobs:
         return tuple((name, printable(value)) for name, value in facts.items() if value)
 
 
+def _log_fact(found: EndExplanation | None) -> tuple[tuple[str, str], ...]:
+    """Return where the log is, for a job that did not end well."""
+    if found is None or not found.log or found.kind == "completed":
+        return ()
+    return (("Log", printable(found.log)),)
+
+
 def account_of(event: JobEvent) -> str:
     """Return the account that a mail shows: where Slurm enforces none, it is the user's text."""
     return event.facts.get("account", "") if event.text_shown else ""
@@ -273,7 +282,7 @@ def _event_words(event: JobEvent) -> str:
 
 def _ordered(tally: Mapping[str, int]) -> dict[str, int]:
     """Return the counts with completed tasks first, then the worst."""
-    ranks = {state: rank for rank, state in enumerate(WORST_FIRST)} | {_ENDED_WELL: -1}
+    ranks = {state: rank for rank, state in enumerate(WORST_FIRST)} | {"COMPLETED": -1}
     return dict(sorted(tally.items(), key=lambda item: ranks.get(item[0], len(ranks))))
 
 

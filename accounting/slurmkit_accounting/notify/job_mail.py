@@ -458,6 +458,7 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
     if event.kind not in ENDS:
         news = _news_letter(mailing)
         outcome, summary, seconds = news.title.removeprefix(f"{mailing.title} "), news.summary, 0
+        is_bad = news.is_bad
     elif event.array:
         letter = jobs.array_letter(event, mailing.arrays, is_over=mailing.is_over)
         outcome, summary, seconds = (
@@ -465,6 +466,7 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
             letter.summary,
             0,
         )
+        is_bad = letter.is_bad
     else:
         run = mailing.ended.get(event.job_id_raw)
         found = jobs.explain(event, event.job_id) if explain and event.kind == "fail" else None
@@ -472,6 +474,7 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
         outcome = found.meaning if found else state_words(state)
         summary = jobs.summary(event.cluster, [run] if run else [])
         seconds = run.seconds if run else 0
+        is_bad = event.kind == "fail" and state != "CANCELLED"
     return DigestLine(
         job_id=mailing.job_id,
         name=event.facts.get("name", "") if event.text_shown else "its name is not shown",
@@ -479,5 +482,5 @@ def _digest_line(jobs: EndedJobs, mailing: Mailing, *, explain: bool) -> DigestL
         elapsed=format_duration(seconds) if seconds else "",
         gpu_hours=f"{summary.gpu_hours:,.2f} GPU-hours" if summary.gpu_hours else "",
         cost=summary.cost,
-        is_bad=event.kind in _BAD,
+        is_bad=is_bad,
     )

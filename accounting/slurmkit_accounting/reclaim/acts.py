@@ -152,8 +152,8 @@ def load_keeps(
     return {(job, uid): (at, reason) for job, uid, at, reason in connection.execute(query)}
 
 
-def count_mails(connection: Connection, cluster: int, user: str, since: float) -> int:
-    """Return how many mails a user had since a time, of different runs or spells."""
+def had_mail(connection: Connection, cluster: int, user: str, since: float, until: float) -> bool:
+    """Return whether a user had a mail in a time, about any run."""
     query = (
         select(func.count())
         .select_from(reclaim_acts.join(reclaim_outcomes))
@@ -162,10 +162,28 @@ def count_mails(connection: Connection, cluster: int, user: str, since: float) -
             reclaim_acts.c.user == user,
             reclaim_acts.c.action == "mail",
             reclaim_acts.c.at >= int(since),
+            reclaim_acts.c.at < until,
             reclaim_outcomes.c.outcome == "mailed",
         )
     )
-    return connection.scalar(query) or 0
+    return bool(connection.scalar(query))
+
+
+def idle_since(connection: Connection, job: ReclaimJob) -> int | None:
+    """Return when the window begins for which the user of a run was last warned; None without."""
+    query = (
+        select(reclaim_acts.c.window_begin)
+        .where(
+            reclaim_acts.c.cluster_id == job.cluster_id,
+            reclaim_acts.c.job_id_raw == job.job_id_raw,
+            reclaim_acts.c.start == job.start,
+            reclaim_acts.c.action == "mail",
+        )
+        .order_by(reclaim_acts.c.id.desc())
+        .limit(1)
+    )
+    begin: int | None = connection.scalar(query)
+    return begin
 
 
 def _open_act(row: Any) -> OpenAct:

@@ -71,8 +71,8 @@ def keep_job(
         act = _last_act(connection, wanted, cluster, user)
         if act is None:
             raise BadInput(
-                f"nothing was said about idle GPUs of a job {wanted} of yours; when you get a mail"
-                " about it, you can have it left alone"
+                f"job {wanted} is not yours, or had no mail about idle GPUs; you can have your own"
+                " jobs left alone, each once it had such a mail"
             )
         before = connection.execute(
             select(reclaim_keeps.c.at, reclaim_keeps.c.reason).where(

@@ -53,8 +53,8 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
         hours: hours of day in which something is done, e.g. `8-18` or `22-6`; empty: at any time.
         warn_minutes: minutes from the mail until the job is requeued or cancelled.
         keep_hours: hours that `slurmkit reclaim keep` gives a job.
-        to_pi: which mails also go to the PI: `second`: if the user had a mail before in the last 30
-            days; `always`; `never`.
+        to_pi: which mails also go to the PI: `second`: if the user had a mail in the last 30 days,
+            before these GPUs were idle; `always`; `never`.
     """
 
     action: Action = "report"

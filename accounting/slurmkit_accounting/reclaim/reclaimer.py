@@ -33,7 +33,8 @@ from slurmkit_accounting.reclaim.acts import (
     ActName,
     OpenAct,
     Outcome,
-    count_mails,
+    had_mail,
+    idle_since,
     load_keeps,
     load_open_acts,
     load_past_acts,
@@ -496,5 +497,9 @@ def _goes_to_pi(connection: Connection, plan: _Plan, at: float) -> bool:
     if plan.step == "report" or plan.policy.to_pi != "second":
         return plan.step != "report" and plan.policy.to_pi == "always"
     job = plan.job
-    mails = count_mails(connection, job.cluster_id, job.user, at - _MAILS_SINCE)
-    return mails > (plan.step == "take")  # the warning of this spell is none of an earlier one
+    begin: float | None = plan.found.begin
+    if plan.step == "take":
+        begin = idle_since(connection, job)  # its warning, and those sent with it, do not count
+    if begin is None:
+        return False
+    return had_mail(connection, job.cluster_id, job.user, at - _MAILS_SINCE, begin)

@@ -318,8 +318,8 @@ def _unusable(request: Request, having: Sequence[Node]) -> Iterator[Finding]:
     )
     more = f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else ""
     message = (
-        f"only {len(usable)} of the {len(having)} nodes that fit can be used now, and"
-        f" {request.nodes} are needed: it waits for {reasons}{more}"
+        f"only {len(usable)} of the {len(having)} nodes that fit can be used now, and the job needs"
+        f" {request.nodes}: it waits for {reasons}{more}"
     )
     yield warning("nodes-down", message, f"nodes of partition {request.partition.name}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from slurmkit.config.files import did_you_mean
 from slurmkit.formats.releases import CPUS_BESIDE_TASKS_PER_GPU_FAIL, format_release
@@ -98,10 +99,15 @@ def mail_options(request: Request) -> Iterator[Finding]:
     spec, config = request.spec, request.capabilities.config
     domain = config.get("MailDomain", "(null)")
     if (spec.mail_type or "NONE").upper() != "NONE" and spec.mail_user is None:
-        to = f"{request.standing.user}@{domain}" if domain != "(null)" else "the local user"
-        message = f"mail goes to {to} on the controller's machine; name an address: --mail-user"
-        say = warning if domain == "(null)" else note
-        yield say("mail-no-address", message, f"slurm.conf: MailDomain={domain}")
+        if PurePosixPath(config.get("MailProg", "")).name == "slurmkit-mail":
+            to = f"the address of {request.standing.user} in the directory"
+            yield note("mail-no-address", f"mail goes to {to}", "slurm.conf: MailProg")
+        else:
+            known = domain != "(null)"
+            to = f"{request.standing.user}@{domain}" if known else "the local user"
+            message = f"mail goes to {to} on the controller's machine; name an address: --mail-user"
+            say = note if known else warning
+            yield say("mail-no-address", message, f"slurm.conf: MailDomain={domain}")
     if spec.mail_user is not None and spec.mail_type is None:
         message = "no mail is sent without --mail-type"
         yield warning(

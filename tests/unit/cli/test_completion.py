@@ -25,6 +25,47 @@ def test_the_script_is_one_the_shell_reads(shell: str, capsys: pytest.CaptureFix
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "words", "asked", "replies"),
+    [
+        ("slurmkit pl", "slurmkit pl", "pl", "h100:1 h100:2"),
+        ("slurmkit plan --gpus h", "slurmkit plan --gpus h", "h", "h100:1 h100:2"),
+        ("slurmkit plan --gpus h100:", "slurmkit plan --gpus h100 :", "h100:", "1 2"),
+        ("slurmkit plan --gpus h100:2", "slurmkit plan --gpus h100 : 2", "h100:2", "1 2"),
+        ("slurmkit plan --gpus=h1", "slurmkit plan --gpus = h1", "--gpus=h1", "h100:1 h100:2"),
+        ("slurmkit plan --gpus=", "slurmkit plan --gpus =", "--gpus=", "h100:1 h100:2"),
+        ("slurmkit plan --gpus=h100:", "slurmkit plan --gpus = h100 :", "--gpus=h100:", "1 2"),
+        ("slurmkit plan --gpus=x -t 1:0", "slurmkit plan --gpus = x -t 1 : 0", "1:0", ""),
+        ("slurmkit plan ", "slurmkit plan _", "", "h100:1 h100:2"),
+    ],
+)
+def test_bash_is_given_what_is_missing_of_a_word_that_it_splits(
+    line: str, words: str, asked: str, replies: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Finding newcomer N12: bash splits at `=` and `:`, and nothing, or files, were offered."""
+    assert run_to_exit_code(cli, ["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    stub = tmp_path / "slurmkit"
+    stub.write_text(
+        f'#!/bin/sh\necho "$COMP_WORDS" | tail -n 1 > {tmp_path}/asked\n'
+        "echo plain,h100:1; echo plain,h100:2\n"
+    )
+    stub.chmod(0o755)
+    split = " ".join("''" if word == "_" else f"'{word}'" for word in words.split())
+    after = f"""
+        COMP_LINE='{line}' COMP_WORDS=({split}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+        _slurmkit_completion '{stub}'; echo "${{COMPREPLY[*]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script + after], capture_output=True, text=True, check=True
+    )
+    assert (tmp_path / "asked").read_text().strip() == asked
+    if replies:
+        assert done.stdout.split() == replies.split()
+
+
 def test_commands_and_options_are_offered() -> None:
     assert tab("slurmkit ") == list(COMMANDS)
     assert tab("slurmkit que") == ["queue"]

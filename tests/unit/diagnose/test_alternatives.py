@@ -293,7 +293,7 @@ def test_where_a_job_before_it_has_no_plan_nothing_is_promised() -> None:
     ("job", "says"),
     [
         (lab.row("5", user="bob"), "only the job's own user, bob, is offered"),
-        (lab.row("5", reason="JobHeldUser"), "would not help: its user has put it on hold"),
+        (lab.row("5", reason="JobHeldUser"), "would not help: it is on hold"),
         (lab.row("5", reason="Dependency"), "would not help"),
         (lab.row("5", job_id="5+1"), "cannot rebuild the options of this job"),
         (lab.row("5"), "enough is free now"),

@@ -105,6 +105,13 @@ def test_the_advice_names_the_job() -> None:
     assert "slurmkit release 12_3" in pending_reasons.explain_reason("JobHeldUser", "12_3").advice
 
 
+def test_a_hold_that_the_user_can_release_is_not_said_to_be_the_users() -> None:
+    """Finding newcomer N4: the service holds jobs with idle GPUs like that (`scontrol uhold`)."""
+    words = pending_reasons.explain_reason("JobHeldUser", "12")
+    assert words.meaning.startswith("it is on hold, and its user can release it")
+    assert "has put" not in words.meaning
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_who_can_act_is_told_only_to_wait(name: str) -> None:
     """Finding newcomer A18: `Who can act  you; wait`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -315,6 +316,28 @@ def test_whole_nodes_differ_in_size() -> None:
     text = dict(found.facts())["Nodes"]
     assert text.startswith("1, as Slurm finds them free; the lines below are for the largest;")
     assert estimate_range(request(exclusive=True, gpus=Gpus(1, "h100"), mem="1G")).least is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"exclusive": True, "nodes": 1, "mem": "1G"},
+        {"mem": "0", "gpus": Gpus(1, "a100")},
+        {"nodes": "1-2", "cpus_per_task": 3},
+        {"ntasks": 200},
+    ],
+)
+def test_drained_nodes_count_as_they_are_once_they_are_back(spec: dict[str, Any]) -> None:
+    """Finding newcomer N6: while all of them were drained, "at most" was four times too low."""
+    drained = replace(
+        capabilities(),
+        nodes=tuple(replace(node, states=("IDLE", "DRAIN")) for node in capabilities().nodes),
+    )
+    asked, up = request(drained, **spec), request(**spec)
+    assert asked.fitting == ()
+    assert (asked.nodes, asked.total, asked.most) == (up.nodes, up.total, up.most)
+    assert estimate_range(asked) == estimate_range(up)
+    assert possible_gpu_types(asked) == possible_gpu_types(up)
 
 
 def test_of_several_partitions_the_most_of_any_counts() -> None:

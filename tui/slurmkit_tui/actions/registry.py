@@ -508,9 +508,8 @@ def is_available(method: str, parameters: Sequence[object], scope: ActionScope) 
         change = ACTIONS_BY_NAME.get(str(parameters[0]))
         return change is not None and change.available(scope)
     action = _ACTIONS_BY_METHOD.get(method)
-    if action is None:  # of Textual itself, or one that opens a view
-        return not scope.over_job or method in ("pop_screen", "view")
-    return action.available(scope)
+    # Those of Textual itself, such as `focus_next`, and of views are for whatever is on the screen.
+    return action is None or action.available(scope)
 
 
 def key_bindings(*homes: str) -> list[BindingType]:

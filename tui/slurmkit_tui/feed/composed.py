@@ -14,6 +14,7 @@ import msgspec
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.extras import missing_extra
+from slurmkit.config.files import default_cluster_name
 from slurmkit.config.prices import UNTYPED, canonical_type, gpu_settings, partition_gpu_types
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.errors import BadInput, LedgerError, MissingExtra, Refused
@@ -157,8 +158,13 @@ def _import_ledger() -> ModuleType:
     """Return `slurmkit_accounting.read`.
 
     Raises:
+        LedgerError: over SSH: the ledger of this machine is not that of the cluster.
         MissingExtra: when the accounting extra is not installed.
     """
+    if where := default_cluster_name():
+        raise LedgerError(
+            f"the ledger cannot be read over SSH; use slurmkit tui on the login node of {where}"
+        )
     try:
         from slurmkit_accounting import read  # noqa: PLC0415 - an extra, and slow to import
     except ModuleNotFoundError as error:

@@ -235,11 +235,16 @@ def failed_jobs(mine: MyJobs | None, since: float | None) -> tuple[MyJobRow, ...
     failed = tuple(
         run
         for run in last_runs.values()
-        if run.ended is not None
-        and (since is None or run.ended >= since)
-        and state_kind(run.state) == "bad"
+        if run.ended is not None and (since is None or run.ended >= since) and _has_failed(run)
     )
     return my_job_rows(msgspec.structs.replace(mine, rows=(), ended=failed)) if mine else ()
+
+
+def _has_failed(run: JobInfo) -> bool:
+    """Return whether a run failed, or was cancelled by somebody else."""
+    if run.state == "CANCELLED":
+        return run.cancelled_by != run.user
+    return state_kind(run.state) == "bad"
 
 
 def waiting_reason(job: MyJobRow) -> str:

@@ -54,6 +54,16 @@ def test_a_job_that_failed_is_explained(lab: Lab) -> None:
     assert lab.waiting == 0
 
 
+def test_the_mail_about_a_failed_job_says_where_its_log_is(lab: Lab) -> None:
+    """Finding newcomer N17."""
+    lab.end("12", "FAILED", "3:0")
+    store_runs(lab.ledger, stored(12, state="FAILED"))
+    lab.event(12, "Failed", JOB_STATE="FAILED", JOB_EXIT_CODE2="3:0")
+    lab.run()
+    assert "Log: /none/log" in text_of(lab.mails[0])
+    assert "/none/log" in html_of(lab.mails[0])
+
+
 def test_a_job_that_completed_is_told_what_would_have_been_enough(lab: Lab) -> None:
     lab.end("12", "COMPLETED")
     store_runs(lab.ledger, stored(12))
@@ -247,6 +257,21 @@ def test_ends_that_slurmctld_tells_late_are_in_the_same_mail(lab: Lab) -> None:
         lab.run(at + 20)
     lab.run(NOW + 300)
     assert lab.subjects == ["Array 12 (train): 6 were cancelled"]
+    assert "#b3261e" not in html_of(lab.mails[0])  # red
+
+
+@pytest.mark.parametrize("mails", ["each", "daily"])
+def test_a_cancelled_job_is_not_red(lab: Lab, monkeypatch: pytest.MonkeyPatch, mails: str) -> None:
+    """Finding newcomer N5: most are cancelled by their own user."""
+    wants(lab, monkeypatch, mails=mails)
+    lab.end("12", "CANCELLED by 10001")
+    store_runs(lab.ledger, stored(12, state="CANCELLED"))
+    lab.event(12, "Failed", JOB_STATE="CANCELLED")
+    lab.run(NOW + 60)
+    lab.mailer.digest(NOW + 120)
+    (subject,) = lab.subjects
+    assert subject == ("1 job, 0 failed" if mails == "daily" else "Job 12 (train) was cancelled")
+    assert "#b3261e" not in html_of(lab.mails[0])
 
 
 @pytest.mark.parametrize("order", [(100, 101, 12), (12, 100, 101)])
@@ -328,11 +353,12 @@ def test_ten_thousand_tasks_are_one_mail(lab: Lab) -> None:
 
 def test_a_line_of_several_tasks_counts_them_all(lab: Lab) -> None:
     """Finding B3: tasks that never started have one record, and one line."""
-    lab.end("12_[1-5]", "CANCELLED by 0", JobIDRaw="12", NodeList="None assigned")
-    lab.event(12, "Failed", ARRAY_JOB_ID=12, JOB_STATE="CANCELLED", whole_array=True)
-    store_runs(lab.ledger, stored(12, job_id="12_[1-5]", state="CANCELLED"))
+    lab.end("12_[1-5]", "DEADLINE", JobIDRaw="12", NodeList="None assigned")
+    lab.event(12, "Failed", ARRAY_JOB_ID=12, JOB_STATE="DEADLINE", whole_array=True)
+    store_runs(lab.ledger, stored(12, job_id="12_[1-5]", state="DEADLINE"))
     lab.run()
-    assert lab.subjects == ["Array 12 (train): 5 were cancelled"]
+    assert len(lab.subjects) == 1
+    assert lab.subjects[0].startswith("Array 12 (train): 5 ")
     text = text_of(lab.mails[0])
     assert "  12_[1-5]: " in text
     assert "more\n" not in text

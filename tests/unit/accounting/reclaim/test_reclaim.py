@@ -408,6 +408,18 @@ def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: In
 
 
 @pytest.mark.usefixtures("site")
+def test_jobs_that_are_idle_at_once_are_one_offence(
+    ledger: Ledger, lab: IdleCluster, inbox: Inbox
+) -> None:
+    """Finding newcomer N11: of two jobs warned in one round, the PI got the second mail."""
+    add(lab, [0] * 290)
+    add(lab, [0] * 290)
+    play(lab, ledger, WARNED + 1000)
+    assert lab.done == ["scancel --state=RUNNING 1", "scancel --state=RUNNING 2"]
+    assert inbox.recipients == [["alice@lab.example"]] * 4
+
+
+@pytest.mark.usefixtures("site")
 def test_a_user_has_a_job_left_alone_once(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -415,10 +427,10 @@ def test_a_user_has_a_job_left_alone_once(
     site(keep_hours=1, to_pi="always")
     monkeypatch.setattr("slurmkit_accounting.reclaim.keep.time.time", lab.clock)
     add(lab, [0] * 290)
-    with pytest.raises(BadInput, match="nothing was said about idle GPUs of a job 1 of yours"):
+    with pytest.raises(BadInput, match="job 1 is not yours, or had no mail about idle GPUs"):
         keep_job(ledger, "1", reason="data", uid=ALICE)
     play(lab, ledger, WARNED)
-    with pytest.raises(BadInput, match="of yours"):
+    with pytest.raises(BadInput, match="job 1 is not yours"):
         keep_job(ledger, "1", reason="it is not mine", uid=ALICE + 1)
     with pytest.raises(BadInput, match="give a reason"):
         keep_job(ledger, "1", reason=" \n ", uid=ALICE)
