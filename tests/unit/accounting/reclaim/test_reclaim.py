@@ -464,7 +464,7 @@ def test_the_service_says_whose_job_is_to_be_kept(ledger: Ledger, lab: IdleClust
     asked = {"job": "1", "reason": "data"}
     stranger = answers(ALICE + 1, ServiceQuery("keep_job", asked))
     assert stranger.fault is not None
-    assert "of yours" in stranger.fault.message
+    assert "is not yours" in stranger.fault.message
     forged = answers(ALICE + 1, ServiceQuery("keep_job", asked | {"uid": ALICE}))
     assert forged.fault is not None
     assert "has no argument 'uid'" in forged.fault.message
