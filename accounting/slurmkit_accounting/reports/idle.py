@@ -88,7 +88,7 @@ def idle_report(
     return Report(meta, COLUMNS, tuple(rows))
 
 
-class _Samples(NamedTuple):
+class _SourceSamples(NamedTuple):
     """Samples by node, the source that they are from, and why there are none."""
 
     samples: Mapping[str, tuple[GpuSample, ...]]
@@ -96,15 +96,15 @@ class _Samples(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def _read_samples(source: str | None, held: Sequence[Gpu], bound: IdleBound) -> _Samples:
+def _read_samples(source: str | None, held: Sequence[Gpu], bound: IdleBound) -> _SourceSamples:
     """Read the source that was named, or of all sources the one that measures most of the GPUs.
 
     A source that was named must answer. Why the others do not is a note.
     """
     nodes = sorted({gpu.node for gpu in held})
     if source is not None:
-        return _Samples(_metrics(source).read(nodes, seconds=bound.seconds), source)
-    best, most, problems = _Samples({}), 0, []
+        return _SourceSamples(_metrics(source).read(nodes, seconds=bound.seconds), source)
+    best, most, problems = _SourceSamples({}), 0, []
     for name in [*gpu_sources(), _SLURM]:
         if not held or most == len(held):
             break
@@ -121,10 +121,10 @@ def _read_samples(source: str | None, held: Sequence[Gpu], bound: IdleBound) -> 
         }
         measured = sum((gpu.node, gpu.index) in known for gpu in held)
         if measured > most:
-            best, most = _Samples(samples, name), measured
+            best, most = _SourceSamples(samples, name), measured
     if most or not problems:
         return best
-    return _Samples({}, notes=(f"GPU utilisation is unknown: {'; '.join(problems)}",))
+    return _SourceSamples({}, notes=(f"GPU utilisation is unknown: {'; '.join(problems)}",))
 
 
 def _metrics(name: str) -> GpuMetrics:
