@@ -174,18 +174,29 @@ slurmkit_processes() { # of the work on this node, but for the tasks of srun
   done
 }
 
+slurmkit_catches() { # whether a process catches a signal of that number, or keeps it for later
+  local key mask
+  while read -r key mask; do
+    case $key in SigBlk: | SigCgt:) ;; *) continue ;; esac
+    ((16#$mask >> ($2 - 1) & 1)) && return 0
+  done 2>/dev/null <"/proc/$1/status"
+  return 1
+}
+
 slurmkit_tell() { # the signal, once to each process of the work that catches it: none dies of it
-  local each number mask key
+  local each number catching=''
   [ -n "$slurmkit_signal" ] || return 0
   number=`kill -l "$slurmkit_signal"`
   for each in `slurmkit_processes`; do
     case $slurmkit_told in *" $each "*) continue ;; esac
-    while read -r key mask; do
-      case $key in SigBlk: | SigCgt:) ;; *) continue ;; esac
-      ((16#$mask >> (number - 1) & 1)) || continue
-      kill -s "$slurmkit_signal" "$each" 2>/dev/null && slurmkit_told="$slurmkit_told$each "
-      break
-    done 2>/dev/null <"/proc/$each/status"
+    slurmkit_catches "$each" "$number" && catching="$catching $each"
+  done
+  [ -n "$catching" ] || return 0
+  # What was just forked has its parent's handlers until it begins, and would die of it then.
+  sleep 0.2
+  for each in $catching; do
+    slurmkit_catches "$each" "$number" && kill -s "$slurmkit_signal" "$each" 2>/dev/null &&
+      slurmkit_told="$slurmkit_told$each "
   done
 }
 

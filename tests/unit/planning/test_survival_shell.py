@@ -107,7 +107,7 @@ def test_an_end_that_is_long_or_was_before_takes_nothing_of_the_grace(
     slurm.start(left)
     slurm.warn()
     assert slurm.finish() == "requeued", slurm.log
-    assert (tmp_path / "saved").exists()
+    assert (tmp_path / "saved").exists(), slurm.log + slurm.history
 
 
 def test_no_warning_is_lost_while_bash_expands_a_command(tmp_path: Path) -> None:
@@ -137,6 +137,39 @@ def test_no_warning_is_lost_while_bash_expands_a_command(tmp_path: Path) -> None
                 assert bash.stdout.readline() == "heard\n", number
         finally:
             bash.kill()
+
+
+def test_what_catches_the_signal_for_a_moment_does_not_die_of_it(tmp_path: Path) -> None:
+    """As what was just forked does, which has its parent's handlers until it begins."""
+    shell = Path(survival.__file__).parent / "survive/slurm.sh"
+    script = f"""
+        . {shell}
+        cd {tmp_path}
+        work() {{ # name, and what it does once it has begun
+          trap "echo heard >>$1" USR1
+          touch "$1"
+          until [ -e begin ]; do command sleep 0.02; done
+          $2
+          touch "$1.began"
+          until [ -e end ]; do command sleep 0.02; done
+        }}
+        sleep() {{ # which slurmkit_tell does between its two looks
+          touch begin
+          until [ -e steady.began ] && [ -e young.began ]; do command sleep 0.02; done
+        }}
+        work steady : & steady=$!
+        work young 'trap - USR1' & young=$!
+        until [ -e steady ] && [ -e young ]; do command sleep 0.02; done
+        slurmkit_processes() {{ echo "$steady" "$young"; }}
+        slurmkit_signal=USR1 slurmkit_told=' '
+        slurmkit_tell
+        slurmkit_tell
+        touch end
+        wait "$steady" && wait "$young"
+    """
+    subprocess.run(["bash", "-c", script], check=True, timeout=PATIENCE)
+    assert (tmp_path / "steady").read_text() == "heard\n"
+    assert (tmp_path / "young").read_text() == ""
 
 
 def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
