@@ -37,6 +37,15 @@ _ERROR_MESSAGES: tuple[tuple[str, type[SlurmError]], ...] = (
     ("Unable to establish configuration source", ControllerDown),
     ("Could not establish a configuration source", ControllerDown),
 )
+ANSWER_LOST = (
+    "Connection reset by peer",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Message receive failure",
+    "(receive failure)",
+)
+"""Messages for a request that a daemon may have carried out, although its answer did not come."""
+_ASK_SLURMDBD = frozenset(("sacct", "sacctmgr", "sreport"))
 _NICE_STEP = 10  # added to the niceness (nice(2)) of low-priority commands
 _NICEST = 19  # the highest niceness
 _ADVICE: dict[type[SlurmError], str] = {
@@ -362,6 +371,8 @@ def slurm_error(command: str, output: str, code: int) -> SlurmError:
     """Return the error that a failed command's output means."""
     words = "; ".join(line.strip() for line in output.splitlines() if line.strip())
     kind = next((kind for sign, kind in _ERROR_MESSAGES if sign in output), Refused)
+    if kind is Refused and any(sign in output for sign in ANSWER_LOST):
+        kind = DatabaseDown if command in _ASK_SLURMDBD else ControllerDown
     if kind in _ADVICE:
         return kind(f"{_ADVICE[kind]} ({words})")
     return kind(words or f"{command} failed with exit code {code} and said nothing")

@@ -71,7 +71,8 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
         ended=(failed("9", NOW - 3600),),
     ))  # fmt: skip
     async with app.run_test(size=TALL) as pilot:
-        await expect_text(pilot, "vogel", "all  ", "17 of 32 held")
+        await expect_text(pilot, "vogel", "all  ", "17 of 32 held", "a100", "433.25", "9 FAILED",
+                          "14 eval", "Needs attention  3")  # fmt: skip
         assert "a100" in inside(app, "gpus")
         assert "4 free" in inside(app, "gpus")
         assert "× 6 down" in inside(app, "gpus")
@@ -167,19 +168,21 @@ async def test_home_and_the_views_share_their_answers() -> None:
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, "17 of 32 held", "433.25")
         once = dict.fromkeys("nodes queue utilization usage site rights gpus-now".split(), 1)
-        assert feed.asked == once | {"mine": 2}  # the queue alone, and what ended alone
+        # The queue alone, and what ended alone.
+        await until(pilot, lambda: feed.asked == once | {"mine": 2})
         await pilot.press("1")
         await expect_text(pilot, "GPU INDICES")
         nodes = app.session.last_answer(FeedQuestion("nodes"))
-        assert nodes.pace.interval == 30
+        await until(pilot, lambda: nodes.pace.interval == 30)
         await pilot.press("4")
         await expect_text(pilot, "drained")
-        assert nodes.pace.interval == 10  # as often as the view on the screen asks
+        # As often as the view on the screen asks.
+        await until(pilot, lambda: nodes.pace.interval == 10)
         await pilot.press("5")
         await expect_text(pilot, "LOST")
         await pilot.press("0")
         await expect_text(pilot, "17 of 32 held")
-        assert feed.asked - Counter(uses=9) == once | {"mine": 3}
+        await until(pilot, lambda: feed.asked - Counter(uses=9) == once | {"mine": 3})
         await pilot.press("r")
         await until(pilot, lambda: feed.asked["usage"] == 2)
 

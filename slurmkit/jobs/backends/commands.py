@@ -21,7 +21,7 @@ from slurmkit.errors import (
     SlurmTimeout,
 )
 from slurmkit.formats.job_ids import batch_job_ids, group_by_id, whole_id
-from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.commands import ANSWER_LOST, SlurmCommands
 from slurmkit.state.queue import Queue, QueueFilter, read_queue
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 _SUBMITTED = re.compile(
     r"^\s*(?:Submitted batch job )?(?P<id>\d+)(?:;\S+| on cluster \S+)?\s*$",
     re.ASCII | re.MULTILINE,
-)
-# Errors after which slurmctld may have the job (src/common/slurm_errno.c): it got the request.
-_ANSWER_LOST = (
-    "Socket timed out",
-    "Zero Bytes were transmitted",
-    "Message receive failure",
-    "(receive failure)",
 )
 # Messages of Slurm 22.05 to 26.05; the exit code says less or nothing.
 _NOT_CANCELLED = re.compile(r"Kill job error on job id (?P<id>[^\s:]+): (?P<why>[^;\n]+)")
@@ -284,7 +277,7 @@ def is_answer_lost(error: SlurmkitError) -> bool:
     """Tell whether a submit that ended with this error may have put its job into the queue."""
     if isinstance(error, SlurmTimeout | SentUnknown):
         return True
-    return isinstance(error, SlurmError) and any(sign in str(error) for sign in _ANSWER_LOST)
+    return isinstance(error, SlurmError) and any(sign in str(error) for sign in ANSWER_LOST)
 
 
 def sbatch_command(submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> list[str]:

@@ -24,10 +24,12 @@ from slurmkit.jobs.backends.commands import SubmitOverrides
 from slurmkit.jobs.describe import format_state
 from slurmkit.jobs.info import parse_gpu_indices
 from slurmkit.planning.planner import Plan
+from slurmkit.slurm.commands import slurm_error
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.submission import Submission
 from slurmkit.testing import FakeSlurm, squeue_text
 
+_FAILED = "sbatch: error: Batch job submission failed"
 Answer = Callable[[Sequence[str], str | None], str]
 DOWN = DatabaseDown("slurmdbd does not answer")
 
@@ -142,9 +144,8 @@ def test_the_job_id_is_found_among_what_a_wrapper_of_sbatch_prints(printed: str)
     [
         "ok",
         "7\n8\n",
-        Refused(
-            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
-        ),
+        slurm_error("sbatch", f"{_FAILED}: Socket timed out on send/recv operation", 1),
+        slurm_error("sbatch", f"{_FAILED}: Connection reset by peer", 1),
         ControllerDown("slurmctld does not answer (Unable to contact … (receive failure))"),
         SlurmTimeout("sbatch gave no answer in 60 s"),
     ],

@@ -97,6 +97,7 @@ def test_a_command_that_hangs(program: Path) -> None:
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
             ControllerDown,
         ),
+        ("slurm_load_jobs error: Connection reset by peer", ControllerDown),
         ("sbatch: error: Batch job submission failed: Invalid account", Refused),
         ("", Refused),
     ],
@@ -106,6 +107,11 @@ def test_what_slurm_says_becomes_one_error(said: str, kind: type[SlurmError]) ->
     assert type(error) is kind
     assert "\n" not in str(error)
     assert str(error)
+
+
+def test_a_lost_answer_of_slurmdbd_is_not_slurmctlds() -> None:
+    said = "sacct: error: slurm_msg_recvfrom_timeout: Connection reset by peer"
+    assert type(slurm_error("sacct", said, 1)) is DatabaseDown
 
 
 INSIDE = {
