@@ -186,6 +186,10 @@ class Zone(msgspec.Struct, frozen=True):
         """Format epoch seconds as local date and time with the offset."""
         return datetime.fromtimestamp(epoch, self.rules).isoformat(sep=" ")
 
+    def tell(self, epoch: int) -> str:
+        """Format epoch seconds for people: `2026-11-01 08:15:00 CET`."""
+        return datetime.fromtimestamp(epoch, self.rules).strftime("%Y-%m-%d %H:%M:%S %Z")
+
 
 _UTC = Zone("UTC", UTC)
 

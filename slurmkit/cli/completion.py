@@ -25,8 +25,22 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_SLURMKIT_COMPLETE"
 _COUNTS = (1, 2, 4, 8, 16)  # GPUs of one type to offer, as far as a node has so many
 # Bash splits words at `=` and `:` (COMP_WORDBREAKS), as in `--gpus-per-node=a100:2`. This joins
-# them, and takes what bash has already completed off each value.
+# them, and takes what bash has already completed off each value. Behind `--` is a job's command, for
+# which `_command_offset` of the package bash-completion knows more than bash.
 _BASH = r"""%(complete_func)s() {
+    local at
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[at]} == -- ]] || continue
+        if declare -F _command_offset >/dev/null; then
+            _command_offset $((at + 1))
+        elif ((at + 1 == COMP_CWORD)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}" | sort -u)
+        else
+            compopt -o default
+        fi
+        return
+    done
+
     local IFS=$'\n' rest=$COMP_LINE words=() word blanks given type value completion response
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         blanks=${rest%%%%[![:blank:]]*}

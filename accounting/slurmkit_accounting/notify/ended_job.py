@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy import select
 
@@ -301,8 +300,4 @@ def _array_facts(
 
 
 def _moment(epoch: int | None, zone: Zone) -> str:
-    return (
-        ""
-        if epoch is None
-        else datetime.fromtimestamp(epoch, zone.rules).strftime("%Y-%m-%d %H:%M:%S %Z")
-    )
+    return "" if epoch is None else zone.tell(epoch)

@@ -68,7 +68,7 @@ class ReclaimNotices:
             colour=_WARNING,
             seen=self._seen(act),
             words=_WHAT_FOLLOWS[then].format(
-                job=job, at=self._zone.show(act.at + 60 * policy.warn_minutes)
+                job=job, at=self._zone.tell(act.at + 60 * policy.warn_minutes)
             ),
             commands=(
                 (
@@ -118,7 +118,7 @@ class ReclaimNotices:
                 f" {printable(self._cluster)}: {_idle_words(act)}."
             ),
             (
-                f"From {self._zone.show(act.window_begin)} to {self._zone.show(act.at)} their mean"
+                f"From {self._zone.tell(act.window_begin)} to {self._zone.tell(act.at)} their mean"
                 f" utilisation was {act.mean:.1f} %, by {act.samples:,} samples that cover"
                 f" {act.covered:.0%} of this time (policy {printable(act.policy)})."
             ),
@@ -130,7 +130,7 @@ class ReclaimNotices:
             letter = self._with_strips(connection, act, letter)
         if kept is not None:
             at, reason = kept
-            said = f"On {self._zone.show(at)} the user asked to leave it: {printable(reason)}"
+            said = f"On {self._zone.tell(at)} the user asked to leave it: {printable(reason)}"
             letter = _with_note(letter, said)
         if act.to_pi:
             letter = _with_note(letter, "This mail also goes to the PI.")
@@ -159,9 +159,9 @@ class ReclaimNotices:
         ]
         begin = begin_of_strips(job.start, act.window_begin, act.at)
         strips, more = make_strips(uses, begin, act.window_begin, act.at)
-        show = self._zone.show
+        tell = self._zone.tell
         return msgspec.structs.replace(
-            letter, strips=strips, more_gpus=more, begin=show(begin), end=show(act.at)
+            letter, strips=strips, more_gpus=more, begin=tell(begin), end=tell(act.at)
         )
 
 

@@ -66,6 +66,20 @@ def test_bash_is_given_what_is_missing_of_a_word_that_it_splits(
         assert done.stdout.split() == replies.split()
 
 
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+def test_bash_completes_the_command_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_to_exit_code(cli, ["completion", "bash"]) == 0
+    begin = """
+        COMP_WORDS=(slurmkit submit --gpus 1 -- unam) COMP_CWORD=5
+        _slurmkit_completion slurmkit; echo "${COMPREPLY[*]}"
+        _command_offset() { echo "the words from $1 on"; }
+        _slurmkit_completion slurmkit
+    """
+    script = capsys.readouterr().out + begin
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["uname", "the words from 5 on"]
+
+
 def test_commands_and_options_are_offered() -> None:
     assert tab("slurmkit ") == list(COMMANDS)
     assert tab("slurmkit que") == ["queue"]

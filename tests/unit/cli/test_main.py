@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -233,6 +234,16 @@ def test_a_full_disk_is_one_line_and_exit_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.endswith(": No space left on device\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_the_command_is_loaded_shows_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "slurmkit"], env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def print_a_long_queue() -> None:

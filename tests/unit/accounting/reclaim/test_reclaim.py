@@ -160,7 +160,7 @@ def test_a_job_that_does_not_survive_is_warned_and_then_cancelled(
         "their mean utilisation was 0.0 %, by 40 samples that cover 100% of this time"
         in " ".join(text.split())
     )
-    assert "the job is cancelled from 2026-11-01 08:15:00+00:00 on" in text
+    assert "the job is cancelled from 2026-11-01 08:15:00 UTC on" in text
     assert "slurmkit reclaim keep 1 --reason" in text
     assert lab.done == []
     play(lab, ledger, TAKEN + 300)
