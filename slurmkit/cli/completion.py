@@ -25,8 +25,8 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_SLURMKIT_COMPLETE"
 _COUNTS = (1, 2, 4, 8, 16)  # GPUs of one type to offer, as far as a node has so many
 # Bash splits words at `=` and `:` (COMP_WORDBREAKS), as in `--gpus-per-node=a100:2`. This joins
-# them, and takes what bash has already completed off each value. Behind `--` is a job's command, for
-# which `_command_offset` of the package bash-completion knows more than bash.
+# them, and takes what bash has already completed off each value. Behind `--` is a job's command,
+# for which `_command_offset` of the package bash-completion knows more than bash.
 _BASH = r"""%(complete_func)s() {
     local at
     for ((at = 1; at < COMP_CWORD; at++)); do
