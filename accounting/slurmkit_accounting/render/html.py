@@ -29,6 +29,9 @@ TITLES = {
     "efficiency": "Efficiency",
     "capacity": "GPU capacity",
     "idle": "Idle GPUs",
+    "reclaimed": "What was done about idle GPUs",
+    "explain": "GPU-hours, explained",
+    "benchmark": "Benchmarks",
     "nodes": "Nodes out of use",
     "reconcile": "Ledger and sreport",
 }
@@ -40,7 +43,15 @@ _HEADINGS = {
     "wait_hours_longest": "wait_hours, longest",
 }
 _OPTIONS_COLUMNS = ("asked", "would_have_fitted")  # options of sbatch, which may be many
-_HEADING_WORDS = {"gpu": "GPU", "cpu": "CPU", "gib": "GiB", "kwh": "kWh", "pi": "PI", "qos": "QOS"}
+_HEADING_WORDS = {
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "cpu": "CPU",
+    "gib": "GiB",
+    "kwh": "kWh",
+    "pi": "PI",
+    "qos": "QOS",
+}
 
 
 class Tile(NamedTuple):
@@ -176,9 +187,12 @@ def _tiles(meta: Meta) -> list[Tile]:
         share = f"{lost / hours:.1%} of all" if hours else ""
         tiles.append(Tile("lost GPU-hours", format_brief(lost), share))
     tiles += _cost_tiles(meta)
-    efficiency = total.get("gpu_efficiency")
+    efficiency, measured = total.get("gpu_efficiency"), total.get("gpu_hours_measured")
     if isinstance(efficiency, float):
-        tiles.append(Tile("GPU utilisation", f"{efficiency:.1%}", "of the runs that were measured"))
+        size = f"{format_brief(measured)} " if isinstance(measured, float) else "the "
+        tiles.append(
+            Tile("GPU utilisation", f"{efficiency:.1%}", f"of {size}GPU-hours that were measured")
+        )
     for name, note in (
         ("energy_kwh", "measured"),
         ("energy_kwh_estimated", "GPUs under full load"),

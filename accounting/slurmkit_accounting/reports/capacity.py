@@ -88,6 +88,13 @@ class _TypeCapacity(msgspec.Struct):
             self.usage.merge(other.usage)
 
 
+class _Held(msgspec.Struct):
+    """GPU-hours that were there, and held, of one bar of a chart."""
+
+    there: float = 0.0
+    held: float = 0.0
+
+
 _ByType = dict[str, _TypeCapacity]
 
 
@@ -134,23 +141,23 @@ def capacity_report(ledger: Ledger, question: Question) -> Report:
 def _panels(
     found: Mapping[tuple[str, str], _TypeCapacity], counted: CountedUsage
 ) -> Iterator[Panel]:
-    """Yield charts by GPU type, over all months: there and held, held and used, waits."""
-    there: dict[str, float] = defaultdict(float)
-    held: dict[str, float] = defaultdict(float)
+    """Yield charts: there and held by month and by GPU type; held and used, and waits, by type."""
+    months: dict[str, _Held] = defaultdict(_Held)
+    types: dict[str, _Held] = defaultdict(_Held)
     usage: dict[str, Tally] = defaultdict(Tally)
-    for (_, gpu_type), each in found.items():
+    for (month, gpu_type), each in found.items():
         if each.usage is not None:
             usage[gpu_type].merge(each.usage)
         if each.hours and each.tracked:
-            there[gpu_type] += float(each.hours)
-            held[gpu_type] += float(each.usage.gpu_hours(counted.rates)) if each.usage else 0.0
-    if types := sorted(there, key=lambda name: -there[name]):
-        series = (
-            Series("held", tuple(min(held[name], there[name]) for name in types)),
-            Series("free", tuple(max(there[name] - held[name], 0.0) for name in types), "faint"),
-        )
-        note = "Of the months whose number of GPUs is known. GPUs that were down count as free."
-        yield Panel("bars", "GPU-hours there and held", "GPU-hours", tuple(types), series, note)
+            held = float(each.usage.gpu_hours(counted.rates)) if each.usage else 0.0
+            for bar in (months[month], types[gpu_type]):
+                bar.there += float(each.hours)
+                bar.held += held
+    if len(months) > 1:
+        yield _held_panel("GPU-hours there and held, by month", months)
+    if types:
+        largest = dict(sorted(types.items(), key=lambda pair: -pair[1].there))
+        yield _held_panel("GPU-hours there and held", largest)
     hours = {name: gpu_hours_of(tally, counted) for name, tally in usage.items()}
     yield from used_panel("GPU-hours held and used", hours)
     waits = {name: wait for name, tally in usage.items() if (wait := _mean_wait(tally)) is not None}
@@ -158,6 +165,15 @@ def _panels(
         named = dict(sorted(waits.items(), key=lambda pair: -pair[1]))
         note = "From submission to start, of the runs that started."
         yield bars_panel("Mean wait", "hours", named, note)
+
+
+def _held_panel(title: str, bars: Mapping[str, _Held]) -> Panel:
+    series = (
+        Series("held", tuple(min(each.held, each.there) for each in bars.values())),
+        Series("free", tuple(max(each.there - each.held, 0.0) for each in bars.values()), "faint"),
+    )
+    note = "Of the months whose number of GPUs is known. GPUs that were down count as free."
+    return Panel("bars", title, "GPU-hours", tuple(bars), series, note)
 
 
 def _by_month_and_cluster(

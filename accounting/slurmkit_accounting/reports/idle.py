@@ -20,6 +20,7 @@ from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
 COLUMNS = (
     Column("node"),
     Column("gpu", "count"),
+    Column("idle"),
     Column("gpu_type"),
     Column("job"),
     Column("user"),
@@ -27,7 +28,6 @@ COLUMNS = (
     Column("held_hours", "hours", adds_up=True),
     Column("busiest", "share"),
     Column("measured_minutes", "number"),
-    Column("idle"),
 )
 _SLURM = "slurm"
 _NEWEST = 300  # seconds; an older sample says nothing of what the GPU does now

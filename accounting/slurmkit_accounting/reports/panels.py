@@ -113,9 +113,7 @@ def _by_person(counted: CountedUsage) -> Panel:
     hours = _hours_by(counted, "user")
     if panel := used_panel("GPU-hours held and used, by person", hours):
         return panel[0]
-    bars = _largest_bars({name: each for name, each in hours.items() if each.held})
-    named = {name: each.held for name, each in bars.items()}
-    return bars_panel("GPU-hours by person", "GPU-hours", named)
+    return largest_bars_panel("GPU-hours by person", hours)
 
 
 def _largest_bars(hours: Mapping[str, MeasuredGpuHours]) -> dict[str, MeasuredGpuHours]:
@@ -147,6 +145,12 @@ def _wait_by_partition(counted: CountedUsage) -> Panel:
     named = {name: means[name] for name in _largest_first(means)[:_MOST_BARS]}
     note = "Mean time from submission to start, of the runs that started in the window."
     return bars_panel("Wait by partition", "hours", named, note)
+
+
+def largest_bars_panel(title: str, hours: Mapping[str, MeasuredGpuHours]) -> Panel:
+    """Return a chart of GPU-hours held by name, largest first; the smallest share one bar."""
+    bars = _largest_bars({name: each for name, each in hours.items() if each.held})
+    return bars_panel(title, "GPU-hours", {name: each.held for name, each in bars.items()})
 
 
 def bars_panel(title: str, unit: str, named: Mapping[str, float], note: str = "") -> Panel:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -17,7 +18,8 @@ from slurmkit_accounting.ledger.schema.reclaim import (
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.dimensions import Dimensions
-from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
+from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, sum_columns
+from slurmkit_accounting.reports.panels import MeasuredGpuHours, largest_bars_panel
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.usage.bins import NO_GPU, UNKNOWN_UID, UsageKey, parse_alloc_tres
 from slurmkit_accounting.usage.tables import load_eras
@@ -80,7 +82,16 @@ def reclaimed_report(ledger: Ledger, question: Question) -> Report:
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
             **provenance.window_fields(connection, question.window, question.zone, question.now),
         )
-    return Report(meta, COLUMNS, tuple(rows))
+    return Report(meta, COLUMNS, tuple(rows), tuple(_panels(rows)))
+
+
+def _panels(rows: Iterable[Mapping[str, Any]]) -> Iterator[Panel]:
+    """Yield a chart of what was won back at most, by user; none where nothing was."""
+    won: dict[str, MeasuredGpuHours] = defaultdict(MeasuredGpuHours)
+    for row in rows:
+        won[row["user"]] = won[row["user"]].plus(MeasuredGpuHours(row["gpu_hours_at_most"] or 0.0))
+    if any(each.held for each in won.values()):
+        yield largest_bars_panel("GPU-hours won back at most, by user", won)
 
 
 def whole_gpus(rates: Rates, alloc_tres: str, partition: str) -> float:

@@ -491,6 +491,9 @@ def test_the_report_has_the_samples_and_what_was_won_back_at_most(
     assert cancelled["covered"] == 1
     assert cancelled["gpu_hours_at_most"] == pytest.approx(20, abs=0.01)
     assert report.meta.total["gpu_hours_at_most"] == pytest.approx(30, abs=0.02)
+    (won,) = report.panels
+    assert won.labels == ("alice", "olga")
+    assert won.series[0].values == pytest.approx((20, 10), abs=0.02)
     assert cancelled["pi"] == "vogel"
     with ledger.transaction() as connection:
         by_person = dict(

@@ -288,6 +288,7 @@ def test_capacity_is_what_was_there_beside_what_was_held_used_and_waited_for(led
         {"used": 1 / 6, "not used": 1 / 6, "not measured": 0}
     )
     assert found["Mean wait"] == {"a100": {"hours": 0.5}, "a30": {"hours": 0}}
+    assert "GPU-hours there and held, by month" not in found
     assert ("2026-11", "none") not in rows
 
 
@@ -317,6 +318,18 @@ def test_months_of_which_nothing_is_known_have_no_row(ledger):
     rows = capacity(ledger)
     assert {month for month, _ in rows} == {"2026-10", "2026-11"}
     assert rows["2026-10", "h100"]["capacity_gpu_hours"] is None
+
+
+def test_a_chart_shows_what_was_held_of_what_was_there_by_month(ledger):
+    store_runs(ledger, ran(BEGIN - HOUR, 2 * HOUR, **A100), ran(BEGIN + DAY, HOUR, **A30))
+    with ledger.transaction() as connection:
+        record_capacity(connection, 1, {"a100": 4}, BEGIN - DAY)
+        record_capacity(connection, 1, {"a100": 4, "a30": 2}, BEGIN)
+    found = charts(read.capacity(ledger, "2026-10-31", "2026-11-03", **NOVEMBER))
+    assert found["GPU-hours there and held, by month"] == {
+        "2026-10": pytest.approx({"held": 1, "free": 4 * 24 - 1}),
+        "2026-11": pytest.approx({"held": 2, "free": 6 * 48 - 2}),
+    }
 
 
 def test_a_reader_sees_the_use_of_own_runs_only(ledger):
