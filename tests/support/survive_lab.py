@@ -152,7 +152,7 @@ class Slurmctld:
     def log(self) -> str:
         return self.output.read_text() if self.output.is_file() else ""
 
-    def start(self, seconds: float = 60) -> subprocess.Popen[bytes]:
+    def start(self, seconds: float = 3600) -> subprocess.Popen[bytes]:
         """Start the next run, with so long until its limit."""
         end = datetime.fromtimestamp(time.time() + seconds, UTC).astimezone()
         self.set(state="RUNNING", reason="None", restarts=str(self.run), preempt="None",
