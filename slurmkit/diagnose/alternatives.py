@@ -18,7 +18,7 @@ from slurmkit.diagnose.limits_reached import would_wait_for_limit
 from slurmkit.diagnose.model import Alternative
 from slurmkit.diagnose.respec import change_command, rebuild_request, rebuild_spec, spec_options
 from slurmkit.diagnose.snapshot import PendingSnapshot, is_eligible
-from slurmkit.errors import BadInput, Refused, SlurmError
+from slurmkit.errors import BadInput, Refused
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
 from slurmkit.formats.tres import Gres
@@ -33,7 +33,7 @@ from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.state.associations import current_user
 from slurmkit.state.model import Partition
-from slurmkit.state.queue_rows import QueueRow, record_mark
+from slurmkit.state.queue_rows import QueueRow
 
 MAX_TEST_ONLY_CALLS = 5
 _SLACK = 60  # seconds; two --test-only answers closer than this count as equal
@@ -76,17 +76,17 @@ def find_alternatives(
 
     Args:
         slurm: runs the commands, `sbatch --test-only` at most `MAX_TEST_ONLY_CALLS` times.
-        snapshot: the snapshot of the pending job.
+        snapshot: the snapshot of the pending job, with backfill's plans.
         start: the job's own planned start in epoch seconds; None if Slurm has no plan.
     """
     spec = rebuild_spec(snapshot)
-    if why := _why_not(snapshot, slurm):
+    if why := why_not_sought(slurm, snapshot.job) or _why_not_estimated(snapshot):
         return FoundAlternatives(why_none=why)
     if spec is None:
         return FoundAlternatives(
             why_none="slurmkit cannot rebuild the options of this job; it can for most batch jobs"
         )
-    estimator = StartEstimator(snapshot, read_planned_nodes(slurm), start)
+    estimator = StartEstimator(snapshot, snapshot.planned, start)
     if estimator.base is None:
         return FoundAlternatives(
             why_none="the options that squeue shows do not add up to the resources of this job"
@@ -108,18 +108,23 @@ def find_alternatives(
     return FoundAlternatives(found, "" if found else "nothing found that would start sooner")
 
 
-def _why_not(snapshot: PendingSnapshot, slurm: SlurmCommands) -> str:
+def why_not_sought(slurm: SlurmCommands, job: QueueRow) -> str:
+    """Return why no changes are sought for a pending job; empty if they are."""
     try:
-        own = current_user(slurm) == snapshot.job.user
+        own = current_user(slurm) == job.user
     except BadInput:
         own = False
     if not own:
-        return f"only the job's own user, {snapshot.job.user}, is offered changes to start sooner"
-    if snapshot.job.reason.startswith(_NOT_FOR_ROOM):
+        return f"only the job's own user, {job.user}, is offered changes to start sooner"
+    if job.reason.startswith(_NOT_FOR_ROOM):
         return (
             "other resources would not help: "
-            + pending_reasons.explain_reason(snapshot.job.reason, "").meaning
+            + pending_reasons.explain_reason(job.reason, "").meaning
         )
+    return ""
+
+
+def _why_not_estimated(snapshot: PendingSnapshot) -> str:
     if snapshot.hides_jobs:
         return "PrivateData hides other people's jobs and plans, so no start can be estimated"
     return ""
@@ -519,16 +524,3 @@ def _never_starts(request: Request, *, doubted: bool = False) -> bool:
         finding.severity == "error" or (doubted and finding.keeps_from_starting)
         for finding in found
     )
-
-
-def read_planned_nodes(slurm: SlurmCommands) -> dict[str, str]:
-    """Read the nodes that backfill has planned for pending jobs, by raw job id."""
-    mark = record_mark()
-    fields = f"JobID:{mark},SchedNodes:{mark}"
-    argv = ["squeue", "--all", "--noheader", "--states=PENDING", "-O", fields]
-    try:
-        parts = slurm.run(argv).split(mark)
-    except SlurmError:
-        return {}
-    rows = zip(parts[::2], parts[1::2], strict=False)
-    return {job.strip(): nodes for job, nodes in rows if nodes not in ("", "(null)", "N/A")}

@@ -216,27 +216,29 @@ def comes_before(other: QueueRow, job: QueueRow) -> bool:
     return (-other.priority, int(other.raw_id)) < (-job.priority, int(job.raw_id))
 
 
-def read_priority(
-    slurm: SlurmCommands, job: QueueRow, config: Mapping[str, str]
-) -> tuple[Priority, ...]:
-    """Read a pending job's priority from sprio; empty if Slurm has none for it.
+def read_priority(slurm: SlurmCommands, job: QueueRow) -> tuple[str, str]:
+    """Read a pending job's priority with sprio.
 
-    Args:
-        slurm: runs the command.
-        job: a pending job.
-        config: `scontrol show config`, for the weights.
+    Returns:
+        The text and the mark that `parse_priority` takes; an empty text if Slurm has none.
     """
     mark = record_mark()
     signs = ["%r", "%Y", *(sign for sign, _ in _FACTORS.values())]
     try:
         argv = ["sprio", "--noheader", f"--jobs={job.raw_id}", f"--format={mark.join(signs)}{mark}"]
-        return parse_priority(slurm.run(argv), mark, config)
+        return slurm.run(argv), mark
     except SlurmError:
-        return ()
+        return "", mark
 
 
 def parse_priority(text: str, mark: str, config: Mapping[str, str]) -> tuple[Priority, ...]:
-    """Parse sprio's output: one row for each partition the job waits in."""
+    """Parse sprio's output: one row for each partition the job waits in.
+
+    Args:
+        text: the output.
+        mark: the separator after each field.
+        config: `scontrol show config`, for the weights.
+    """
     size = len(_FACTORS) + 2
     parts = text.split(mark)
     rows = (parts[at : at + size] for at in range(0, len(parts) - size, size))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from slurmkit.diagnose import blockers, details
-from slurmkit.diagnose.alternatives import FoundAlternatives, find_alternatives
-from slurmkit.diagnose.blockers import rank_in_partition, read_priority
+from slurmkit.diagnose.alternatives import (
+    FoundAlternatives,
+    find_alternatives,
+    why_not_sought,
+)
+from slurmkit.diagnose.blockers import parse_priority, rank_in_partition, read_priority
 from slurmkit.diagnose.compared_runs import RunNow, compare_with_earlier, what_differs
 from slurmkit.diagnose.failure import explain_end
 from slurmkit.diagnose.model import Explanation, StartEstimate, WaitExplanation
@@ -140,7 +145,11 @@ def _ended(cluster: JobCluster, job_id: str) -> Explanation:
 
 
 def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Explanation:
-    snapshot = read_pending_snapshot(cluster.slurm, row)
+    slurm = cluster.slurm
+    sought = alternatives and not why_not_sought(slurm, row)
+    with ThreadPoolExecutor(1) as pool:  # sprio runs beside the other commands
+        sprio = pool.submit(read_priority, slurm, row)
+        snapshot = read_pending_snapshot(slurm, row, plans=sought)
     # Commands take an array's own id for all its pending tasks.
     job_id = whole_id(row.job_id) if "[" in row.job_id else row.job_id
     facts = (
@@ -151,10 +160,9 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
     reason = facts.text or pending_reasons.explain_reason(row.reason, job_id)
     planned = facts.text is None and pending_reasons.may_be_planned(row.reason)
     start = _start(snapshot) if planned else None
-    priority = read_priority(cluster.slurm, row, snapshot.capabilities.config)
     sooner = FoundAlternatives()
     if alternatives:
-        sooner = find_alternatives(cluster.slurm, snapshot, start.at if start else None)
+        sooner = find_alternatives(slurm, snapshot, start.at if start else None)
     ranks = [
         rank
         for name in snapshot.partitions
@@ -169,7 +177,7 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
         blockers=facts.blockers[:_SHOWN],
         more_blockers=max(0, len(facts.blockers) - _SHOWN),
         ranks=tuple(ranks),
-        priority=priority,
+        priority=parse_priority(*sprio.result(), snapshot.capabilities.config),
         start=start,
         alternatives=sooner.alternatives,
         no_alternatives=sooner.why_none,

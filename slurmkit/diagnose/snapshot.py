@@ -224,6 +224,7 @@ class PendingSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         standing: associations, QOS and reservations, as the job's user sees them.
         taken: epoch seconds at which Slurm was asked.
         license_holders: licences by raw id of jobs that run; read only if the job waits for some.
+        planned: nodes that backfill has planned for pending jobs, by raw id; read only on request.
     """
 
     job: QueueRow
@@ -234,6 +235,7 @@ class PendingSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     standing: Standing
     taken: float
     license_holders: dict[str, str] = msgspec.field(default_factory=dict)
+    planned: dict[str, str] = msgspec.field(default_factory=dict)
 
     @cached_property
     def partitions(self) -> tuple[str, ...]:
@@ -269,8 +271,13 @@ class PendingSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {node.name: node for node in self.nodes}
 
 
-def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow) -> PendingSnapshot:
+def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow, *, plans: bool) -> PendingSnapshot:
     """Read everything needed to explain a pending job; the commands run in parallel.
+
+    Args:
+        slurm: runs the commands.
+        job: the job's row in the queue.
+        plans: also read which nodes backfill has planned for pending jobs.
 
     Raises:
         SlurmError: when slurmctld does not answer or its answer cannot be read.
@@ -282,12 +289,13 @@ def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow) -> PendingSnapsho
         reason.startswith("Partition") or "partition" in reason or "NotAllowed" in reason
     )
     capabilities = load_capabilities(slurm, refresh=names_partition)
-    with ThreadPoolExecutor(4) as pool:  # the commands wait, they do not work
+    with ThreadPoolExecutor(6) as pool:  # the commands wait, they do not work
         rows = pool.submit(read_queue, slurm)
         nodes = pool.submit(slurm.run, NODES_COMMAND)
         standing = pool.submit(read_standing, slurm, job.user)
         asked = pool.submit(read_pending_request, slurm, job.raw_id, capabilities.release)
         holders = pool.submit(read_license_holders, slurm) if reason == "Licenses" else None
+        planned = pool.submit(read_planned_nodes, slurm) if plans else None
     return PendingSnapshot(
         job=job,
         asked=asked.result(),
@@ -297,7 +305,21 @@ def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow) -> PendingSnapsho
         standing=standing.result(),
         taken=taken,
         license_holders=holders.result() if holders else {},
+        planned=planned.result() if planned else {},
     )
+
+
+def read_planned_nodes(slurm: SlurmCommands) -> dict[str, str]:
+    """Read the nodes that backfill has planned for pending jobs, by raw job id."""
+    mark = record_mark()
+    fields = f"JobID:{mark},SchedNodes:{mark}"
+    argv = ["squeue", "--all", "--noheader", "--states=PENDING", "-O", fields]
+    try:
+        parts = slurm.run(argv).split(mark)
+    except SlurmError:
+        return {}
+    rows = zip(parts[::2], parts[1::2], strict=False)
+    return {job.strip(): nodes for job, nodes in rows if nodes not in ("", "(null)", "N/A")}
 
 
 def read_license_holders(slurm: SlurmCommands) -> dict[str, str]:

@@ -458,7 +458,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.options().items():
             form = OPTION_FORMS.get(name.replace("-", "_"))
             check_text(f"--{name}", value)
-            if form and form.pattern and not form.pattern.fullmatch(value):
+            if form and not form.fits(value):
                 raise BadInput(f"--{name} {value!r} is not {form.meaning}")
         if not self.options():
             raise BadInput(f"nothing to change; give one of --{', --'.join(_OPTIONS.values())}")

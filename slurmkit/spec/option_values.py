@@ -12,18 +12,22 @@ from slurmkit.formats.job_ids import check_job_id
 
 
 class ValueForm(NamedTuple):
-    """The form of an option's value; `pattern` None allows any text on one line."""
+    """The form of an option's value; `pattern` None allows any text on one line.
 
-    pattern: re.Pattern[str] | None
+    The pattern is compiled when a value is checked: a job has few of the options.
+    """
+
+    pattern: str | None
     meaning: str = ""
+    flags: int = 0
 
     def fits(self, value: str) -> bool:
         """Tell whether a value has this form."""
-        return self.pattern is None or self.pattern.fullmatch(value) is not None
+        return self.pattern is None or re.fullmatch(self.pattern, value, self.flags) is not None
 
 
 def _form(pattern: str, meaning: str, flags: int = 0) -> ValueForm:
-    return ValueForm(re.compile(pattern, re.ASCII | flags), meaning)
+    return ValueForm(pattern, meaning, re.ASCII | flags)
 
 
 _NAME = r"[A-Za-z0-9_][\w.\-]*"
@@ -82,7 +86,7 @@ OPTION_FORMS: dict[str, ValueForm] = {
     ),
     "mail_user": _form(r"[\w.+\-@,]+", "a mail address"),
     "comment": ValueForm(None),
-    "chdir": ValueForm(re.compile(r"/.*", re.DOTALL), "an absolute path"),
+    "chdir": ValueForm(r"/.*", "an absolute path", re.DOTALL),
     "output": ValueForm(None),
     "error": ValueForm(None),
     "open_mode": _form("append|truncate", "one of append and truncate", re.IGNORECASE),

@@ -7,6 +7,7 @@ the others. OFFSET, added to a Slurm array index, gives the user's index.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +113,8 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
     """
     if len(rows) == 1 and "[" not in rows[0].job_id:
         shown = queue_cells(rows[0], gpus_known=gpus_known)
-        return (*escape_cells(shown_id(rows[0])), *shown[1:])
+        task = rows[0].array_id is not None
+        return (*escape_cells(shown_id(rows[0])), *shown[1:]) if task else shown
     return escape_cells(
         _array_id_with_indices(rows),
         _distinct(row.user for row in rows),
@@ -131,9 +133,12 @@ def array_cells(rows: Sequence[QueueRow], *, gpus_known: bool) -> tuple[str, ...
 def _gpus(rows: Sequence[QueueRow], *, known: bool) -> str:
     if any(format_gpu_count(row, known=known) == "?" for row in rows):
         return "?"
-    whole, parts = sum(row.gpus * count_tasks(row) for row in rows), Counter[str]()
+    whole, parts = 0, Counter[str]()
     for row in rows:
-        parts.update({kind: part * count_tasks(row) for kind, part in gpu_parts(row.tres).items()})
+        tasks = count_tasks(row)
+        whole += row.gpus * tasks
+        for kind, part in gpu_parts(row.tres).items():
+            parts[kind] += part * tasks
     number = [str(whole)] if whole or not parts else []
     return ", ".join([*number, *filter(None, [format_gpu_parts(parts)])])
 
@@ -178,7 +183,15 @@ def _distinct(values: Iterable[str]) -> str:
 
 def _longest(times: Iterable[str]) -> str:
     """Return the longest time; text that is no time, e.g. UNLIMITED, counts as the longest."""
-    return max(times, key=lambda time: float("inf") if (s := parse_elapsed(time)) is None else s)
+    different = dict.fromkeys(times)  # most tasks of an array are alike
+    if len(different) == 1:
+        return next(iter(different))
+    return max(different, key=_seconds_or_endless)
+
+
+def _seconds_or_endless(time: str) -> float:
+    seconds = parse_elapsed(time)
+    return math.inf if seconds is None else seconds
 
 
 def _all_nodes(rows: Sequence[QueueRow]) -> str:
@@ -249,8 +262,9 @@ def drop_foreign_tags(rows: Sequence[QueueRow], own_user: str | None) -> tuple[Q
 
 def user_array_id(row: QueueRow) -> str | None:
     """Return the id of the user's array that a row belongs to; None if it is no array."""
-    tag = parse_array_tag(row.comment)
-    return tag.first if tag and tag.first and row.array_id else row.array_id
+    array = row.array_id
+    tag = parse_array_tag(row.comment) if array else None
+    return tag.first if tag and tag.first else array
 
 
 def shown_id(row: QueueRow) -> str:

@@ -210,6 +210,8 @@ def refuse_unknown_names(
         BadInput: naming the option, the name and the names that exist.
     """
     for option, names in named.items():
+        if not names:
+            continue
         seen = {value.lower() for row in rows for value in getattr(row, option).split(",")}
         for name in names:
             if name.lower() not in seen:

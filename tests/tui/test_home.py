@@ -22,6 +22,7 @@ from slurmkit_tui.views.home import share_lines
 from slurmkit_tui.views.home_boxes import HomeBox
 from slurmkit_tui.views.overview import Attention, failed_jobs
 from stub_feed import StubFeed
+from textual._compositor import Compositor
 from textual.content import Content
 from usage_values import VALUES, gpu_now
 from waiting import PATIENCE
@@ -160,6 +161,33 @@ class CountingFeed(StubFeed):
     def fetch(self, ask: FeedQuestion) -> FeedAnswer:
         self.asked[ask.what] += 1
         return super().fetch(ask)
+
+
+async def test_another_focus_repaints_boxes_and_not_the_whole_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = home()
+    painted: list[str] = []
+
+    def note(kind: str) -> None:
+        paint = getattr(Compositor, kind)
+
+        def noted(*args: Any, **more: Any) -> Any:
+            painted.append(kind)
+            return paint(*args, **more)
+
+        monkeypatch.setattr(Compositor, kind, noted)
+
+    async with app.run_test(size=TALL) as pilot:
+        await expect_text(pilot, "Needs attention")
+        await pilot.press("right", "down")
+        await pilot.pause()
+        note("render_full_update")
+        note("render_partial_update")
+        await pilot.press("left")
+        await until(pilot, lambda: box(app, "running").has_focus and len(painted) > 0)
+        await pilot.pause()
+        assert set(painted) == {"render_partial_update"}
 
 
 async def test_home_and_the_views_share_their_answers() -> None:

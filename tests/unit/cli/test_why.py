@@ -318,7 +318,7 @@ def answered(
 ) -> Explanation:
     """Explain a pending job of this scene."""
     monkeypatch.setattr(
-        module, "read_pending_snapshot", lambda *_: lab.scene(job, *others, **values)
+        module, "read_pending_snapshot", lambda *_, **__: lab.scene(job, *others, **values)
     )
     slurm = FakeSlurm({"sprio": lambda *_: ""})
     return module._waiting(Cluster(slurm), job, alternatives=False)

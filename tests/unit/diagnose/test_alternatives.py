@@ -106,9 +106,9 @@ def test_a_job_past_its_end_or_without_one_frees_nothing_now() -> None:
 class Controller:
     """slurmctld as `sbatch --test-only` shows it: refuses some, else says `start`."""
 
-    def __init__(self, start: int = NOW, refuses: str = "nothing", planned: str = "") -> None:
-        self.start, self.refuses, self.planned = start, refuses, planned
-        self.slurm = FakeSlurm({"sbatch": self.sbatch, "squeue": self.squeue})
+    def __init__(self, start: int = NOW, refuses: str = "nothing") -> None:
+        self.start, self.refuses = start, refuses
+        self.slurm = FakeSlurm({"sbatch": self.sbatch})
 
     def sbatch(self, argv: Sequence[str], stdin: str | None) -> str:
         assert "--test-only" in argv
@@ -117,10 +117,6 @@ class Controller:
         if self.refuses in " ".join(argv):
             raise Refused("allocation failure")
         return f"sbatch: Job 9 to start at {self.start} using 1 processors on nodes c4"
-
-    def squeue(self, argv: Sequence[str], stdin: str | None) -> str:
-        mark = argv[-1].partition(":")[2].partition(",")[0]
-        return "".join(f"{mark.join(pair.split('='))}{mark}\n" for pair in self.planned.split())
 
     @property
     def asked(self) -> list[list[str]]:
@@ -185,8 +181,8 @@ def test_fewer_nodes_are_offered_where_they_have_room() -> None:
 
 def test_a_shorter_run_is_offered_where_it_fits_before_a_plan() -> None:
     plan = lab.row("4", priority=200, started=NOW + 1800, reason="Resources")
-    made = lab.scene(lab.row("5", reason="Priority"), plan, FULL[2])
-    found = find(made, Controller(planned="4=c[1-2]"), NOW + 7200)
+    made = lab.scene(lab.row("5", reason="Priority"), plan, FULL[2], planned={"4": "c[1-2]"})
+    found = find(made, start=NOW + 7200)
     assert {"time": "28:00"} in changes(found)
     timed = next(each for each in found.alternatives if dict(each.changes) == {"time": "28:00"})
     assert timed.command == "slurmkit update 5 --time=28:00"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import why_scene as lab
 from why_scene import NOW
 
-from slurmkit.diagnose import blockers, details
+from slurmkit.cluster.cluster import Cluster
+from slurmkit.diagnose import alternatives, blockers, details, explain, snapshot
 from slurmkit.diagnose.explain import _start
 from slurmkit.diagnose.free_resources import free_tres
 from slurmkit.diagnose.respec import rebuild_spec
@@ -18,6 +20,7 @@ from slurmkit.diagnose.snapshot import (
     _FIELDS,
     _NEWER,
     PendingRequest,
+    PendingSnapshot,
     parse_pending_request,
     read_license_holders,
     read_pending_request,
@@ -274,6 +277,55 @@ def test_who_holds_licences_is_read_from_squeue() -> None:
     ]
     slurm = FakeSlurm({"squeue": lambda argv, _: squeue_text(argv, rows)})
     assert read_license_holders(slurm) == {"8": "matlab:2", "10": "ansys"}
+
+
+def test_the_queue_the_plans_and_the_priority_are_read_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Read one after the other, the first of them waits here in vain."""
+    together = threading.Barrier(3, timeout=60)
+    row = lab.row("5", reason="Resources")
+
+    def read(text: str) -> str:
+        together.wait()
+        return text
+
+    def squeue(argv: Sequence[str], _: str | None) -> str:
+        mark = argv[argv.index("-O") + 1].rpartition(":")[2]
+        plans = "--states=PENDING" in argv
+        return read(f"4{mark}c[1-2]{mark}\n" if plans else "")
+
+    slurm = FakeSlurm({"squeue": squeue, "sprio": lambda *_: read(""), "scontrol": lambda *_: ""})
+    monkeypatch.setattr(snapshot, "load_capabilities", lambda *_, **__: lab.capabilities())
+    monkeypatch.setattr(snapshot, "read_standing", lambda *_: lab.standing())
+    monkeypatch.setattr(snapshot, "read_pending_request", lambda *_: lab.asked())
+    monkeypatch.setattr(alternatives, "current_user", lambda _: "alice")
+    planned: list[dict[str, str]] = []
+
+    def find(_: object, read: PendingSnapshot, __: object) -> alternatives.FoundAlternatives:
+        planned.append(read.planned)
+        return alternatives.FoundAlternatives()
+
+    monkeypatch.setattr(explain, "find_alternatives", find)
+    explain._waiting(Cluster(slurm), row, alternatives=True)
+    assert planned == [{"4": "c[1-2]"}]
+    assert sorted(argv[0] for argv in slurm.asked) == ["scontrol", "sprio", "squeue", "squeue"]
+
+
+def test_plans_are_not_read_for_a_job_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternatives, "current_user", lambda _: "bob")
+    seen: list[object] = []
+
+    def read(*_: object, plans: bool) -> PendingSnapshot:
+        seen.append(plans)
+        return lab.scene(lab.row("5"))
+
+    monkeypatch.setattr(explain, "read_pending_snapshot", read)
+    cluster = Cluster(FakeSlurm({"sprio": lambda *_: ""}))
+    waiting = explain._waiting(cluster, lab.row("5"), alternatives=True).waiting
+    assert seen == [False]
+    assert waiting is not None
+    assert waiting.no_alternatives.startswith("only the job's own user, alice,")
 
 
 def test_minutes_that_are_used_up_come_back_as_usage_decays() -> None:

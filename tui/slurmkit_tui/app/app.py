@@ -15,7 +15,9 @@ from textual.containers import Vertical
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome
 from textual.notifications import SeverityLevel
+from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.widget import Widget
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
@@ -44,6 +46,12 @@ __all__ = ["AppOptions", "SlurmkitApp"]
 _PLAIN = Monochrome()
 
 
+class MainScreen(Screen[None]):
+    """The screen of the views. Another focus repaints the two widgets, not the whole screen."""
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+
+
 class SlurmkitApp(PollingApp):
     """The TUI: one cluster at a time, seen through views."""
 
@@ -67,6 +75,10 @@ class SlurmkitApp(PollingApp):
         self.set_reactive(SlurmkitApp.theme, first)
         self.stylesheet.set_variables(self.get_css_variables())
         self.terminal_lent = False  # whether a shell has the terminal
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the screen of the views."""
+        return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         """Stack the screen from top to bottom."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import msgspec
@@ -23,7 +24,7 @@ NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
 _SOON = 900  # seconds; with less time left, a job is marked
 
 
-class MyJobRow(msgspec.Struct, frozen=True):
+class MyJobRow(msgspec.Struct, frozen=True, gc=False):
     """A job, or a whole array in one row.
 
     Attributes:
@@ -141,7 +142,7 @@ def _queued(rows: Sequence[QueueRow], mine: MyJobs, of: Mapping[str, Efficiency]
     running = [row for row in rows if not row.waits]
     held = [_indices(mine.indices[row.raw_id]) for row in running if row.raw_id in mine.indices]
     waits = ",".join(dict.fromkeys(filter(None, map(pending_reason, rows))))
-    cpu, mem = array_shares([of.get(row.raw_id) for row in running])
+    cpu, mem = array_shares([of.get(row.raw_id) for row in running]) if of else (None, None)
     nodes = ",".join(dict.fromkeys(row.node_list for row in rows if row.node_list))
     return MyJobRow(
         job_id=shown_id(first) if len(rows) == 1 else f"{user_array_id(first)}_[…]",
@@ -151,12 +152,12 @@ def _queued(rows: Sequence[QueueRow], mine: MyJobs, of: Mapping[str, Efficiency]
         account=first.account,
         state=first.state if one else arrays.format_task_states(rows),
         kind=(running or rows)[0].state,
-        gpus=", ".join(format_gpus(first.tres)) or ("0" if "=" in first.tres else "?"),
+        gpus=_gpus(first.tres),
         held="  ".join(held),
         where=" ".join(
             filter(None, [nodes, f"({waits})" if waits else "", _restarted(rows, mine)])
         ),
-        elapsed=max((row.time_used for row in rows), key=lambda t: parse_elapsed(t) or 0),
+        elapsed=_longest([row.time_used for row in rows]),
         left=min((left for row in running if (left := _left(row)) is not None), default=None),
         submitted=first.submitted,
         ended=None,
@@ -166,6 +167,15 @@ def _queued(rows: Sequence[QueueRow], mine: MyJobs, of: Mapping[str, Efficiency]
         cpu=cpu,
         mem=mem,
     )
+
+
+@lru_cache(maxsize=4096)  # many jobs are alike
+def _gpus(tres: str) -> str:
+    return ", ".join(format_gpus(tres)) or ("0" if "=" in tres else "?")
+
+
+def _longest(times: Sequence[str]) -> str:
+    return times[0] if len(times) == 1 else max(times, key=lambda t: parse_elapsed(t) or 0)
 
 
 def _restarted(rows: Sequence[QueueRow], mine: MyJobs) -> str:

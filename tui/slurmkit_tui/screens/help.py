@@ -96,7 +96,7 @@ def _title(active: ActiveBinding, screen: Screen[object]) -> str:
     node: DOMNode = active.node
     if node is screen.app:
         return _VIEW if active.binding.action in _OF_VIEWS else _APP
-    if node is screen and type(node) is Screen:
+    if node is screen.app.screen_stack[0]:  # the screen of the views
         return _APP
     if isinstance(node, View | Screen):
         return _VIEW

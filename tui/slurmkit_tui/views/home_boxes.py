@@ -439,13 +439,12 @@ class WaitingBox(HomeBox):
         """See `HomeBox.lines`."""
         if not overview.waiting:
             return [Content.styled("none of your jobs is waiting", "$quiet")]
-        waiting = overview.waiting[:height]
-        jobs = [each.job for each in waiting]
+        jobs = overview.waiting[:height]
         ids = _width((job.job_id for job in jobs), 16)
         gpus = _width((job.gpus for job in jobs), 12)
         name = min(_width((job.name for job in jobs), 20), width // 4)
         room = max(4, width - ids - gpus - name - 3)
-        reasons = [printable(each.reason) for each in waiting]
+        reasons = [printable(overview.why_waits(job)) for job in jobs]
         # A line of its own for each reason, if the box is high enough and they are long.
         below = 2 * len(overview.waiting) <= height and any(
             cell_len(reason) > room for reason in reasons

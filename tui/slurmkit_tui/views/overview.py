@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,13 +60,6 @@ class Source(NamedTuple):
         return f"unknown: {self.problem}" if self.problem else f"asking {self.name}…"
 
 
-class WaitingJob(NamedTuple):
-    """A pending job of mine, and why it waits, in words."""
-
-    job: MyJobRow
-    reason: str
-
-
 class Attention(NamedTuple):
     """Something that somebody should look at, and the view that shows more of it."""
 
@@ -99,7 +93,7 @@ class Overview(NamedTuple):
     curve: GpuCurve
     curve_note: str
     running: tuple[MyJobRow, ...]
-    waiting: tuple[WaitingJob, ...]
+    waiting: tuple[MyJobRow, ...]
     failed: tuple[MyJobRow, ...]
     since: float | None
     now: float
@@ -109,6 +103,12 @@ class Overview(NamedTuple):
     def is_known(self, *names: str) -> bool:
         """Return whether all these sources have answered, however long ago."""
         return all(self.sources[name].taken is not None for name in names)
+
+    @staticmethod
+    def why_waits(job: MyJobRow) -> str:
+        """Return why a job waits, in words; the tasks of an array may have several reasons."""
+        reasons = dict.fromkeys(pending_reason(row) for row in job.rows if row.waits)
+        return "; ".join(explain_reason(each, job.whole).meaning for each in reasons if each)
 
 
 class JobRowsMaker:
@@ -197,11 +197,7 @@ def make_overview(
         ),
         curve_note=_curve_note(ledger, last["utilization"].problem),
         running=tuple(sorted((job for job in jobs if job.started), key=_ends)),
-        waiting=tuple(
-            WaitingJob(job, waiting_reason(job))
-            for job in jobs
-            if any(row.waits for row in job.rows)
-        ),
+        waiting=tuple(job for job in jobs if any(row.waits for row in job.rows)),
         failed=failed_jobs(with_ended(queue, ended) if queue and ended else ended, history.since),
         since=history.since,
         now=now,
@@ -247,12 +243,6 @@ def _has_failed(run: JobInfo) -> bool:
     return state_kind(run.state) == "bad"
 
 
-def waiting_reason(job: MyJobRow) -> str:
-    """Return why a job waits, in words; the tasks of an array may have several reasons."""
-    reasons = dict.fromkeys(filter(None, (pending_reason(row) for row in job.rows if row.waits)))
-    return "; ".join(explain_reason(reason, job.whole).meaning for reason in reasons)
-
-
 def find_attention(
     overview: Overview, nodes: NodesSnapshot | None, gpus_now: Mapping[str, Sequence[GpuNow]]
 ) -> list[Attention]:
@@ -270,7 +260,7 @@ def find_attention(
     ]
     found += [
         Attention(f"job {job.job_id} waits for you: {advice}", "mine")
-        for job, _ in overview.waiting
+        for job in overview.waiting
         if (advice := _advice_to_me(job))
     ]
     if overview.failed:
@@ -294,11 +284,18 @@ def find_attention(
 
 def _advice_to_me(job: MyJobRow) -> str:
     """Return what its owner must do for a pending job to start; empty if waiting is enough."""
-    for reason in filter(None, (pending_reason(row) for row in job.rows if row.waits)):
-        text = explain_reason(reason, job.whole)
-        if text.who == YOU and reason not in _PASSES_BY_ITSELF:
-            return text.advice
+    for reason in dict.fromkeys(pending_reason(row) for row in job.rows if row.waits):
+        if _is_up_to_me(reason):
+            return explain_reason(reason, job.whole).advice
     return ""
+
+
+@lru_cache(maxsize=256)  # many jobs wait for the same reason
+def _is_up_to_me(reason: str) -> bool:
+    """Return whether a job with this reason waits until its owner does something."""
+    return bool(reason) and (
+        reason not in _PASSES_BY_ITSELF and explain_reason(reason, "").who == YOU
+    )
 
 
 def _idle(job: MyJobRow, gpus_now: Mapping[str, Sequence[GpuNow]]) -> str:
