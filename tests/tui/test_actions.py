@@ -28,7 +28,8 @@ from slurmkit_tui.widgets.filters import parse_filter
 from slurmkit_tui.widgets.key_bar import KeyBar
 from slurmkit_tui.widgets.listing import RowQuery
 from stub_feed import StubFeed
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
+from textual.strip import Strip
 from textual.widgets import Input
 from usage_values import VALUES
 
@@ -288,18 +289,28 @@ async def test_a_terminal_of_256_colours_shows_the_colours_as_they_are(
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.pause()
         assert app.theme == f"slurmkit-{theme}-256"
-        drawn = {
-            (name, colour.name)
-            for line in app.screen._compositor.render_strips()
-            for segment in line
-            if segment.style
-            for name in ("color", "bgcolor")
-            if (colour := getattr(segment.style, name)) is not None
-        }
-        assert len(drawn) > 6
-        assert [each for each in sorted(drawn) if not _is_shown_as_it_is(*each)] == []
+        assert _not_shown_as_they_are(app.screen._compositor.render_strips()) == []
         app.action_shade()
         assert app.theme == f"slurmkit-{'light' if theme == 'dark' else 'dark'}-256"
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_the_command_palette_has_colours_of_the_256(
+    monkeypatch: pytest.MonkeyPatch, theme: str
+) -> None:
+    monkeypatch.delenv("COLORTERM")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    app = Recorded().app("queue", theme=theme)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("ctrl+p")
+        await expect_text(pilot, "Search for commands")
+        found = app.screen.query_one(CommandList)
+        await until(pilot, lambda: found.show_vertical_scrollbar)
+        await pilot.pause()
+        # Behind the palette, all other colours are dimmed.
+        strips = app.screen._compositor.render_strips()[found.region.y : found.region.bottom]
+        inside = [each.crop(found.region.x, found.region.right) for each in strips]
+        assert _not_shown_as_they_are(inside) == []
 
 
 @pytest.mark.parametrize("view", ["home", "queue", "gpus", "utilization"])
@@ -334,6 +345,20 @@ async def test_a_terminal_of_16_colours_has_borders_and_tells_colours_apart(
             if (style := segment.style) and re.search(r"\w", segment.text)
         }
         assert [pair for pair in read if _contrast(*pair) < 3] == []
+
+
+def _not_shown_as_they_are(strips: list[Strip]) -> list[tuple[str, str]]:
+    """Return the colours that a terminal of 256 colours does not have."""
+    drawn = {
+        (name, colour.name)
+        for line in strips
+        for segment in line
+        if segment.style
+        for name in ("color", "bgcolor")
+        if (colour := getattr(segment.style, name)) is not None
+    }
+    assert len(drawn) > 3
+    return [each for each in sorted(drawn) if not _is_shown_as_it_is(*each)]
 
 
 def _contrast(text: Color, ground: Color) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,13 +15,15 @@ from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.app.startup import load_options
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.live import LiveFeed
-from slurmkit_tui.jobform.gpu_use import GpusNow
+from slurmkit_tui.jobform.gpu_use import GpusNow, JobUse
 from slurmkit_tui.options import AppOptions
 from slurmkit_tui.themes import state_style
-from slurmkit_tui.views import overview
+from slurmkit_tui.views import home_boxes, overview
 from slurmkit_tui.views.home import share_lines
 from slurmkit_tui.views.home_boxes import HomeBox
+from slurmkit_tui.views.mine import MY_JOBS
 from slurmkit_tui.views.overview import Attention, failed_jobs
+from slurmkit_tui.widgets.listing import RowContext
 from stub_feed import StubFeed
 from textual._compositor import Compositor
 from textual.content import Content
@@ -324,6 +327,20 @@ async def test_what_gpus_of_a_running_job_do_is_beside_it() -> None:
         await expect_text(pilot, "llama-pretrain", "57% ██████▇▇▅▅▅▅")
         assert "~35%" in inside(app, "running")  # it is old
         await expect_text(pilot, "1 GPU of job 4711 llama-pretrain idle for 15 minutes or more")
+
+
+@pytest.mark.parametrize(
+    ("percent", "on_home", "in_mine"),
+    [(0, "$warning", "cell--warn"), (9.9, "$warning", "cell--warn"),
+     (10, "$secondary", "cell--gpus"), (100, "$secondary", "cell--gpus")],
+)  # fmt: skip
+def test_a_use_has_one_colour_on_home_and_in_mine(
+    percent: float, on_home: str, in_mine: str
+) -> None:
+    row: Any = SimpleNamespace(use=JobUse(percent, 1, 1))
+    assert home_boxes._use(row)[2] == on_home
+    columns = [each for each in MY_JOBS.columns if each.name in ("use", "curve")]
+    assert [each.style(row, RowContext()) for each in columns] == [in_mine] * 2
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,17 @@ async def test_search_and_the_first_error(tmp_path: Path) -> None:
         await until(pilot, lambda: view(app).lines.found == "\n".join(lines).index("step 77"))
 
 
+async def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.touch()
+    async with running(scene(path).app()) as pilot:
+        await pilot.press("l")
+        await expect_text(pilot, "the file is empty")
+        path.write_text("first line\n")
+        await expect_text(pilot, "first line", "100% of")
+        assert "is empty" not in text(pilot.app)
+
+
 async def test_a_missing_log_and_a_bad_search_are_told(tmp_path: Path) -> None:
     app = scene(tmp_path / "none").app()
     async with running(app) as pilot:

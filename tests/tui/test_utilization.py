@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import time
 from contextlib import nullcontext
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from slurmkit_tui.feed.history import (
 )
 from slurmkit_tui.feed.recording import RecordedAnswer, RecordingHeader, ReplayFeed
 from slurmkit_tui.options import AppOptions
+from slurmkit_tui.themes import THEMES
 from slurmkit_tui.views.utilization import utilization_rows
 from slurmkit_tui.widgets import plots
 from slurmkit_tui.widgets.plots import (
@@ -45,6 +47,7 @@ from slurmkit_tui.widgets.plots import (
     GpuPlot,
     curve_top,
     merge_small_types,
+    part_of_type,
     parts_bar,
     share_bar,
     signs_of_types,
@@ -55,6 +58,8 @@ from slurmkit_tui.widgets.plots import (
 )
 from sqlalchemy import update
 from stub_feed import StubFeed
+from textual.color import Color
+from textual.theme import Theme
 from usage_oracle import Job
 from usage_values import VALUES
 from why_scene import SHAPES
@@ -659,15 +664,25 @@ def test_a_tick_says_what_a_full_line_of_cells_means(
 
 def test_the_smallest_of_many_types_share_a_sign() -> None:
     assert signs_of_types("abc") == [0, 1, 2]
-    assert signs_of_types("abcdef") == [0, 1, 2, 3, 3, 3]
+    assert signs_of_types("abcde") == [0, 1, 2, 3, 4]
+    assert signs_of_types("abcdefg") == [0, 1, 2, 3, 4, 4, 4]
 
 
 def test_more_types_than_signs_are_one_for_the_smallest() -> None:
-    many = curve(held={name: (float(9 - at), None) for at, name in enumerate("abcdef")})
+    five = curve(held={name: (float(9 - at), None) for at, name in enumerate("abcde")})
+    assert merge_small_types(five) is five
+    many = curve(held={name: (float(9 - at), None) for at, name in enumerate("abcdefg")})
     merged = merge_small_types(many)
-    assert list(merged.held) == ["a", "b", "c", "3 other types"]
-    assert merged.held["3 other types"] == (6.0 + 5.0 + 4.0, None)
+    assert list(merged.held) == ["a", "b", "c", "d", "3 other types"]
+    assert merged.held["3 other types"] == (5.0 + 4.0 + 3.0, None)
     assert len(merged.held) == len(SIGNS)
+
+
+@pytest.mark.parametrize("theme", [each for pair in THEMES.values() for each in pair])
+def test_five_types_have_five_colours(theme: Theme) -> None:
+    styles = [part_of_type(at)[1].removeprefix("$") for at in signs_of_types("abcde")]
+    colours = [Color.parse(theme.variables[name]).rgb for name in styles]
+    assert all(math.dist(one, other) > 50 for one, other in combinations(colours, 2))
 
 
 @pytest.mark.parametrize(

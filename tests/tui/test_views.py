@@ -60,6 +60,13 @@ async def test_enter_on_a_gpu_opens_its_job() -> None:
         assert "0 of c1, a100" in text(app)
 
 
+async def test_on_a_narrow_screen_state_and_reason_of_nodes_can_be_read() -> None:
+    app = Recorded().app("nodes")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await expect_text(pilot, "mixed+drain ", "bad DIMM A=3")
+        assert "JOBS" not in text(app)
+
+
 async def test_nodes_with_their_states_and_what_is_used() -> None:
     app = Recorded().app("nodes")
     async with showing(app, "c1", "mixed"):

@@ -25,6 +25,19 @@ def _holders(colours: str) -> dict[str, str]:
     return {f"holder-{number}": colour for number, colour in enumerate(colours.split())}
 
 
+def _bars(bar: str, under_mouse: str, background: str, chosen: str) -> dict[str, str]:
+    """Return the colours of scroll bars and of a list's chosen line; Textual would blend them."""
+    return {
+        "scrollbar": bar,
+        "scrollbar-hover": under_mouse,
+        "scrollbar-background": background,
+        "scrollbar-background-hover": background,
+        "scrollbar-background-active": background,
+        "scrollbar-corner-color": background,
+        "block-cursor-blurred-background": chosen,
+    }
+
+
 DARK = Theme(
     name="slurmkit-dark",
     dark=True,
@@ -91,6 +104,7 @@ DARK_256 = Theme(
         "chosen-bar": "#5f5f00",
         "found-bar": "#005f87",
         "error-bar": "#5f0000",
+        **_bars("#444444", "#626262", "#121212", "#444444"),
         **_holders(
             "#87afff #ffaf5f #d7afff #87d7af #ff87d7 #87d7d7 #d7d75f #ff8787 #afafff #afd787"
         ),
@@ -116,6 +130,7 @@ LIGHT_256 = Theme(
         "chosen-bar": "#ffd7af",
         "found-bar": "#87d7ff",
         "error-bar": "#ffd7d7",
+        **_bars("#bcbcbc", "#949494", "#ffffff", "#afd7ff"),
         **_holders(
             "#005faf #875f00 #5f00af #005f00 #87005f #005f5f #5f5f00 #af0000 #0000af #5f8700"
         ),

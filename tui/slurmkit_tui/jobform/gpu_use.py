@@ -22,6 +22,7 @@ _LOST = 300.0  # seconds; an older sample says nothing about now
 IDLE_SECONDS = 900  # at 0 % for so long, a GPU that is held counts as idle
 _ABOUT = 0.9  # of these seconds: there is some time between samples
 _ZERO = 1.0  # percent; less counts as 0
+_LOW = 10.0  # percent; less is marked wherever the use of a job is shown
 
 
 class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -320,6 +321,11 @@ class JobUse(NamedTuple):
         some = f" {self.known}/{self.held}" if self.held and self.known < self.held else ""
         old = f" {self.age / 60:.0f}m ago" if self.age > _OLD else ""
         return f"{self.percent:.0f}%{old}{some}"
+
+    @property
+    def is_low(self) -> bool:
+        """Whether its GPUs do so little that it is marked."""
+        return self.percent is not None and self.percent < _LOW
 
     def sparkline(self, *, plain: bool) -> str:
         """Return the curve as text, in ASCII if `plain`; empty if nothing of it is known."""

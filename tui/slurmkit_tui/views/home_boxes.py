@@ -366,8 +366,8 @@ class RunningBox(HomeBox):
         ids, gpus = _width((job.job_id for job in jobs), 14), _width((job.gpus for job in jobs), 12)
         left = _width(map(_left, jobs), 16)
         uses = [_use(job) for job in jobs]
-        use = _width((words for words, _ in uses), 5)
-        curve = max(len(signs) for _, signs in uses)
+        use = _width((words for words, _, _ in uses), 5)
+        curve = max(len(signs) for _, signs, _ in uses)
         room = width - ids - gpus - left - 3 - (use + 1 if use else 0)
         # Where there is little room, the name goes before the curve, and this before the bar.
         curve = curve if room - curve - 1 >= _NAME else 0
@@ -382,12 +382,12 @@ class RunningBox(HomeBox):
                 " ",
                 (_cell(job.gpus, gpus), "$secondary"),
                 " ",
-                Content.assemble((words.rjust(use), "$success"), " ") if use else "",
-                Content.assemble((signs.rjust(curve), "$success"), " ") if curve else "",
+                Content.assemble((words.rjust(use), colour), " ") if use else "",
+                Content.assemble((signs.rjust(curve), colour), " ") if curve else "",
                 Content.assemble(_time_bar(job, bar), " ") if bar else "",
                 (_left(job).rjust(left), "$warning bold" if job.ends_soon else "$success"),
             )
-            for job, (words, signs) in zip(jobs, uses, strict=True)
+            for job, (words, signs, colour) in zip(jobs, uses, strict=True)
         ]
         return _cut(rows, height, "job", len(overview.running))
 
@@ -402,16 +402,19 @@ def count_text(overview: Overview, count: int, source: str = "mine") -> str:
     return f"{count:,}" if overview.is_known(source) else "?"
 
 
-def _use(job: MyJobRow) -> tuple[str, str]:
-    """Return what the GPUs of a running job do, and a curve of the last hour; empty if unknown.
+def _use(job: MyJobRow) -> tuple[str, str, str]:
+    """Return what the GPUs of a running job do, a curve of the last hour, and their colour.
 
-    `~` stands before a number that is old, or not of all its GPUs; Mine has the details.
+    The texts are empty if nobody knows. `~` stands before a number that is old, or not of all its
+    GPUs; Mine has the details.
     """
     use = job.use
     if use is None or use.percent is None:
-        return "", ""
+        return "", "", "$quiet"
+    colour = "$warning" if use.is_low else "$secondary"
     short = f"{use.percent:.0f}%"
-    return short if use.words == short else f"~{short}", use.sparkline(plain=has_plain_signs())
+    words = short if use.words == short else f"~{short}"
+    return words, use.sparkline(plain=has_plain_signs()), colour
 
 
 def _left(job: MyJobRow) -> str:

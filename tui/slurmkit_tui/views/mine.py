@@ -32,7 +32,6 @@ from slurmkit_tui.widgets.listing import (
 
 EFFICIENCY_QUESTION = FeedQuestion("uses")
 GPUS_QUESTION = FeedQuestion("gpus-now")
-_LOW_USE = 10.0  # percent; less is marked
 _EVERY = 3  # answers about jobs per answer about efficiency
 _REST = 20  # shortest pause between two of these, as a multiple of the time one took
 
@@ -69,7 +68,7 @@ def _use(job: MyJobRow, _context: RowContext) -> str:
 def _use_style(job: MyJobRow, _context: RowContext) -> str:
     if job.use is None or job.use.percent is None:
         return "cell--muted"
-    return "cell--warn" if job.use.percent < _LOW_USE else "cell--gpus"
+    return "cell--warn" if job.use.is_low else "cell--gpus"
 
 
 def _has_curve(job: MyJobRow) -> bool:

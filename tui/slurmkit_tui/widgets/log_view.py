@@ -54,6 +54,7 @@ _RULE = "─"
 _TAB = " " * 8
 _PROGRESS_SECONDS = 0.2
 _FOLLOW_SECONDS = 1.0
+_UNREAD = -1  # size of a file of which nothing was read yet
 
 
 class LogLines(Widget, can_focus=True):
@@ -63,7 +64,7 @@ class LogLines(Widget, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.page = LogPage((), 0, 0)
+        self.page = LogPage((), 0, _UNREAD)
         self.left = 0
         self.wraps = False
         self.found: int | None = None
@@ -426,8 +427,9 @@ class LogView(Vertical):
 
     def _update_status(self) -> None:
         page = self.lines.page
-        part = page.end / page.size if page.size else 1.0
-        where = f"{part:.0%} of {format_bytes(page.size)}" if page.size else ""
+        where = "" if page.size == _UNREAD else "the file is empty"
+        if page.size > 0:
+            where = f"{page.end / page.size:.0%} of {format_bytes(page.size)}"
         modes = {"following": self._following, "wrapped": self.lines.wraps}
         marks = [mark for mark, is_on in modes.items() if is_on]
         said = self._wrong_pattern or self._said

@@ -27,7 +27,7 @@ from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.feed.history import HOUR, GpuCurve
 from slurmkit_tui.themes import has_plain_signs
 
-SIGNS = "█▓▒░"  # of the types of GPUs
+SIGNS = "█▓▒▌▄"  # of the types of GPUs; each has a colour of its own, too
 # Sign and style; on the map of GPUs, too, a dot is a free GPU, and a cross is one of a closed node.
 FREE, STRANDED, CLOSED = ("·", "$success"), ("-", "$warning"), ("×", "$error")
 USED = ("═", "$success")  # of the held GPUs
