@@ -89,7 +89,7 @@ if way == "goes-on": signal.signal(signal.SIGUSR1, save)
 if way == "deaf":
     for each in (signal.SIGUSR1, signal.SIGTERM): signal.signal(each, signal.SIG_IGN)
 save()
-while count < target:
+while count < target and not (folder / "enough").exists():
     time.sleep(0.05); count += 1
     if way == "deaf": save()
     if way == "file" and Path(os.environ["SLURMKIT_CHECKPOINT_FILE"]).exists(): stop()
@@ -245,6 +245,19 @@ class Slurmctld:
             with suppress(OSError):
                 if b"work.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, number)
+
+    def saves(self) -> int:
+        """How often work has saved, in all runs; it does so once when it begins."""
+        return len((self.folder / "trace").read_text().splitlines())
+
+    def is_paused(self) -> bool:
+        """Whether the work is stopped, as by SIGSTOP."""
+        states = []
+        for pid in self.pids():
+            with suppress(OSError):
+                if b"work.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    states.append(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0])
+        return bool(states) and set(states) == {"T"}
 
     def pids(self) -> list[int]:
         """Processes of the run's session."""

@@ -86,15 +86,13 @@ def test_a_run_whose_home_is_away_goes_on_whatever_its_name(tmp_path: Path) -> N
 
 
 def test_work_in_a_process_group_of_its_own_is_told(tmp_path: Path) -> None:
-    slurm = Slurmctld(tmp_path, policy(grace=2), "goes-on", target=10_000)
-    slurm.work = ("timeout", "60", *slurm.work)
+    slurm = Slurmctld(tmp_path, policy(grace=60), "exits", target=100_000)
+    slurm.work = ("timeout", "3600", *slurm.work)
     slurm.start()
-    while slurm.count == 0 and not (tmp_path / "trace").exists():
-        time.sleep(0.02)
-    time.sleep(0.3)
+    slurm.await_work()
     slurm.warn()
     assert slurm.finish() == "requeued", slurm.log
-    assert slurm.count > 0
+    assert slurm.saves() == 2
 
 
 @pytest.mark.parametrize("left", [60, -60])
@@ -416,61 +414,59 @@ def test_a_run_that_is_ended_while_it_waits_for_its_turn_does_no_work(tmp_path: 
 
 
 def cut_off(tmp_path: Path, answer: str = "") -> Slurmctld:
-    """A run whose home is away for 3 s, and whose slurmctld, too, or says where the job is."""
-    slurm = Slurmctld(tmp_path, policy(on_node_fail=None), "deaf", target=90)
+    """A run whose home is away, and whose slurmctld, too, or says where the job is."""
+    slurm = Slurmctld(tmp_path, policy(on_node_fail=None), "deaf", target=100_000)
     slurm.start()
-    await_log(slurm, "begins on")
-    while not (tmp_path / "trace").exists():
-        time.sleep(0.02)
+    slurm.await_work()
     slurm.home.rename(tmp_path / "away-home")
     slurm.set(**{answer: "1"} if answer else {"away": ""})
-    time.sleep(3)
     return slurm
 
 
-def saves(slurm: Slurmctld) -> int:
-    return len((slurm.folder / "trace").read_text().splitlines())
+def paused(tmp_path: Path) -> Slurmctld:
+    """Such a run once its work is stopped."""
+    slurm = cut_off(tmp_path)
+    await_log(slurm, "paused: neither")
+    wait_until(slurm.is_paused, lambda: slurm.log)
+    return slurm
 
 
 def test_a_run_that_runs_elsewhere_stops(tmp_path: Path) -> None:
     slurm = cut_off(tmp_path, "restarts")
-    before = saves(slurm)
-    time.sleep(0.3)
-    assert saves(slurm) == before, slurm.log
     await_log(slurm, "back to the queue")
+    before = slurm.saves()
+    time.sleep(0.3)
+    assert slurm.saves() == before, slurm.log
     assert slurm.requests() == []  # a later run is not requeued
     slurm.terminate()
 
 
 @pytest.mark.parametrize("back", ["home", "slurmctld"])
 def test_a_run_that_cannot_know_whether_it_runs_elsewhere_pauses(tmp_path: Path, back: str) -> None:
-    slurm = cut_off(tmp_path)
-    await_log(slurm, "paused: neither")
-    time.sleep(0.3)
-    before = saves(slurm)
+    slurm = paused(tmp_path)
+    before = slurm.saves()
     time.sleep(0.5)
-    assert saves(slurm) == before, slurm.log
+    assert slurm.saves() == before, slurm.log
     if back == "home":
         (tmp_path / "away-home").rename(slurm.home)
     else:
         slurm.clear("away")
     await_log(slurm, "it goes on")
+    wait_until(lambda: slurm.saves() > before, lambda: slurm.log)
     slurm.clear("away")
+    slurm.set(enough="")
     assert slurm.finish() == "done", slurm.log
-    assert slurm.count == 90
     assert slurm.requests() == []
 
 
 def test_a_paused_run_whose_job_went_on_elsewhere_writes_nothing(tmp_path: Path) -> None:
-    slurm = cut_off(tmp_path)
-    await_log(slurm, "paused: neither")
-    time.sleep(0.3)
-    before = saves(slurm)
+    slurm = paused(tmp_path)
+    before = slurm.saves()
     folder = tmp_path / "away-home/.local/state/slurmkit/runs/lab/7"
     (folder / "lease.1").touch()
     (tmp_path / "away-home").rename(slurm.home)
     await_log(slurm, "a later run has begun")
-    assert saves(slurm) == before
+    assert slurm.saves() == before
     slurm.clear("away")
     slurm.terminate()
 
