@@ -456,6 +456,8 @@ def test_a_run_that_cannot_know_whether_it_runs_elsewhere_pauses(tmp_path: Path,
     slurm.clear("away")
     slurm.set(enough="")
     assert slurm.finish() == "done", slurm.log
+    counts = [int(line.split()[2]) for line in (tmp_path / "trace").read_text().splitlines()]
+    assert counts == [*range(slurm.count + 1), slurm.count]  # no step is lost, or done twice
     assert slurm.requests() == []
 
 

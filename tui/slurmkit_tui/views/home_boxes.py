@@ -19,6 +19,7 @@ from slurmkit.formats.durations import format_duration, parse_elapsed
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.views.base import View
+from slurmkit_tui.views.overview import waiting_reason
 from slurmkit_tui.widgets.plots import (
     CLOSED,
     FREE,
@@ -447,7 +448,7 @@ class WaitingBox(HomeBox):
         gpus = _width((job.gpus for job in jobs), 12)
         name = min(_width((job.name for job in jobs), 20), width // 4)
         room = max(4, width - ids - gpus - name - 3)
-        reasons = [printable(overview.why_waits(job)) for job in jobs]
+        reasons = [printable(waiting_reason(job)) for job in jobs]
         # A line of its own for each reason, if the box is high enough and they are long.
         below = 2 * len(overview.waiting) <= height and any(
             cell_len(reason) > room for reason in reasons

@@ -104,12 +104,6 @@ class Overview(NamedTuple):
         """Return whether all these sources have answered, however long ago."""
         return all(self.sources[name].taken is not None for name in names)
 
-    @staticmethod
-    def why_waits(job: MyJobRow) -> str:
-        """Return why a job waits, in words; the tasks of an array may have several reasons."""
-        reasons = dict.fromkeys(pending_reason(row) for row in job.rows if row.waits)
-        return "; ".join(explain_reason(each, job.whole).meaning for each in reasons if each)
-
 
 class JobRowsMaker:
     """Makes the rows of my jobs once for each answer, though Home is made anew for every box.
@@ -241,6 +235,12 @@ def _has_failed(run: JobInfo) -> bool:
     if run.state == "CANCELLED":
         return run.cancelled_by != run.user
     return state_kind(run.state) == "bad"
+
+
+def waiting_reason(job: MyJobRow) -> str:
+    """Return why a job waits, in words; the tasks of an array may have several reasons."""
+    reasons = dict.fromkeys(pending_reason(row) for row in job.rows if row.waits)
+    return "; ".join(explain_reason(each, job.whole).meaning for each in reasons if each)
 
 
 def find_attention(
