@@ -19,7 +19,6 @@ from slurmkit.formats.durations import format_duration, parse_elapsed
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.views.base import View
-from slurmkit_tui.views.overview import waiting_reason
 from slurmkit_tui.widgets.plots import (
     CLOSED,
     FREE,
@@ -441,6 +440,8 @@ class WaitingBox(HomeBox):
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
         """See `HomeBox.lines`."""
+        from slurmkit_tui.views.overview import waiting_reason  # noqa: PLC0415 - after the first paint
+
         if not overview.waiting:
             return [Content.styled("none of your jobs is waiting", "$quiet")]
         jobs = overview.waiting[:height]
