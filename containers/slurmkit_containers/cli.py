@@ -58,7 +58,7 @@ def image_group() -> None:
 @click.argument("what", type=ImageNames())
 @click.option("--as", "name", metavar="NAME", help="Call the image local/NAME.")
 @click.option("--again", is_flag=True, help="Import again: the tag may mean another image by now.")
-@json_option("slurmkit.image.import/1", text="Print what is recorded as JSON.", has_old=False)
+@json_option("slurmkit.image.import/1", text="Print what is recorded as JSON.")
 def import_command(*, what: str, name: str | None, again: bool, as_json: JsonOutput | None) -> None:
     """Import an image, and print the path of its file.
 
@@ -126,7 +126,7 @@ def list_command(*, as_json: JsonOutput | None) -> None:
     images = [each for cache in caches() for each in cache.entries()]
     if as_json:
         rows = [_facts(each) for each in images]
-        as_json.print(rows, old=rows)
+        as_json.print(rows)
         return
     fit = Fit(("IMAGE",), least=("ARCH", "USED", "IMPORTED", "FROM"))
     print_table(_COLUMNS, map(_row, images), right=("SIZE",), fit=fit)
@@ -158,7 +158,7 @@ def inspect_command(*, image: str, full: bool, as_json: JsonOutput | None) -> No
         cache.check(found, full=full, report=report)
     if as_json:
         row = _facts(found) | {"checked": "sha256" if full else "times"}
-        as_json.print([row], old=row)
+        as_json.print([row])
         return
     entry = found.entry
     print_key_values(
@@ -181,7 +181,7 @@ def inspect_command(*, image: str, full: bool, as_json: JsonOutput | None) -> No
 @click.argument("images", nargs=-1, type=ImageNames())
 @click.option("--size", "limit", metavar="SIZE", help="Largest size of what stays, e.g. 100G.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@json_option("slurmkit.image.prune/1", text="Print what is removed as JSON.", has_old=False)
+@json_option("slurmkit.image.prune/1", text="Print what is removed as JSON.")
 def prune_command(
     *, images: tuple[str, ...], limit: str | None, dry_run: bool, as_json: JsonOutput | None
 ) -> None:
@@ -228,7 +228,7 @@ def search_command(*, word: str, as_json: JsonOutput | None) -> None:
     entries = search_catalogue(word)
     if as_json:
         facts = [{"name": name} | msgspec.structs.asdict(e) for name, e in entries.items()]
-        as_json.print(facts, old=entries)
+        as_json.print(facts)
         return
     rows = ((name, e.image, e.driver, e.launch, e.about) for name, e in entries.items())
     fit = Fit(("NAME",), ("IMAGE", "ABOUT"), least=("LAUNCH", "DRIVER"))

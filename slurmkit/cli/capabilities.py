@@ -89,7 +89,7 @@ def capabilities_command(*, refresh: bool, as_json: JsonOutput | None) -> None:
         facts = {"age": age, "gres": gres_kinds(capabilities.nodes), "qos": qos, "hidden": hidden}
         whole = msgspec.structs.asdict(capabilities) | facts
         row = {name: value for name, value in whole.items() if name not in ("taken", "age")}
-        as_json.print([row], taken=capabilities.taken, beside={"age": age}, old=whole)
+        as_json.print([row], taken=capabilities.taken, beside={"age": age})
         return
     _print_capabilities(capabilities, standing, check_pyslurm(slurm))
     for line in hidden:
@@ -321,7 +321,7 @@ def topo_command(nodes: tuple[str, ...], job_id: str | None, *, as_json: JsonOut
     if job_id is not None:
         topologies = [_ask_nvidia_smi(cluster.slurm, job_id, each) for each in topologies]
     if as_json:
-        as_json.print(topologies, taken=snapshot.taken, old=topologies)
+        as_json.print(topologies, taken=snapshot.taken)
         return
     for each in topologies:
         _print_topology(each)

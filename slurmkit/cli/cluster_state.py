@@ -164,10 +164,9 @@ def _gpus_json(
 ) -> str:
     beside = {"warnings": full.warnings, "seconds": full.seconds}
     if only_free:
-        free = free_gpus(rows)
         as_json = as_json.of(_FREE_SCHEMA)
-        return as_json.encode(free, taken=full.taken, beside=beside, old=free)
-    return as_json.encode(gpus, taken=full.taken, beside=beside, old=gpus)
+        return as_json.encode(free_gpus(rows), taken=full.taken, beside=beside)
+    return as_json.encode(gpus, taken=full.taken, beside=beside)
 
 
 def _notes(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> list[str]:
@@ -306,9 +305,8 @@ def nodes_command(partition: str, nodelist: str, state: str, *, as_json: JsonOut
     )
     rows = select_nodes(snapshot.rows, choice)
     if as_json:
-        old = msgspec.structs.replace(snapshot, rows=rows)
         beside = {"seconds": snapshot.seconds}
-        as_json.print(rows, taken=snapshot.taken, beside=beside, old=old)
+        as_json.print(rows, taken=snapshot.taken, beside=beside)
         return
     print_table(_COLUMNS, [_node_row(row) for row in rows], right=_NUMERIC, fit=_FIT)
     click.echo(f"{_count_nodes(rows)}; from slurmctld at {format_time(snapshot.taken)}", err=True)

@@ -23,7 +23,7 @@ _SHOWN = ("JOBID", "USER", "PARTITION", "STATE", "NAME")
 
 
 def _json_of(command: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return json_option(f"slurmkit.{command}/1", text="Print the jobs as JSON.", has_old=False)
+    return json_option(f"slurmkit.{command}/1", text="Print the jobs as JSON.")
 
 
 @click.command("cancel")

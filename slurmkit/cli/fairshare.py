@@ -82,8 +82,7 @@ def fairshare_command(*, everybody: bool, as_json: JsonOutput | None) -> None:
             if factor.weight_key
         }
         beside = {"standing": words, "weights": weights, "factors": factors}
-        old = {"taken": shares.taken, "shares": shares.rows} | beside
-        as_json.print(shares.rows, taken=shares.taken, beside=beside, old=old)
+        as_json.print(shares.rows, taken=shares.taken, beside=beside)
         return
     print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]), fit=_FIT)
     click.echo()

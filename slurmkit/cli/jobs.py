@@ -115,17 +115,9 @@ def _print_jobs(
             echo(line)
 
     failed = act_on_each(handles, show)
-    if as_json and (shown or (as_json.is_old and len(handles) > 1)):
-        echo(as_json.encode(shown, taken=taken, old=_old_facts(shown, one=len(handles) == 1)))
+    if as_json and shown:
+        echo(as_json.encode(shown, taken=taken))
     return failed
-
-
-def _old_facts(shown: Sequence[dict[str, Any]], *, one: bool) -> object:
-    """Return the facts in the shape of slurmkit 0.1: one job as an object, several as a list."""
-    facts = [
-        {key: value for key, value in each.items() if key != "restarts" or value} for each in shown
-    ]
-    return facts[0] if one and facts else facts
 
 
 def _job_facts(info: JobInfo, outcome: Outcome | None, before: tuple[RunRecord, ...]) -> list[Fact]:
@@ -225,7 +217,7 @@ def print_notice(words: str) -> None:
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most this long."
 )
-@json_option("slurmkit.wait/1", text="Print how the jobs ended as JSON.", has_old=False)
+@json_option("slurmkit.wait/1", text="Print how the jobs ended as JSON.")
 def wait_command(
     job_ids: tuple[str, ...], *, timeout: float | None, as_json: JsonOutput | None
 ) -> int:

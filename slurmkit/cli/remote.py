@@ -87,7 +87,7 @@ def clusters_group(ctx: click.Context, *, as_json: JsonOutput | None, ask: bool)
     with ThreadPoolExecutor(1 if ask else 8) as pool:
         statuses = list(pool.map(lambda item: _read_status(*item, ask=ask), known.items()))
     if as_json:
-        as_json.print(statuses, old=statuses)
+        as_json.print(statuses)
         return
     if not statuses:
         print_notice(
@@ -187,7 +187,7 @@ def trust_command(name: str, *, wanted: str | None) -> None:
     show_default=True,
     help="How many days back to search for a job that was not submitted from this machine.",
 )
-@json_option("slurmkit.find/1", text="Print the submits as JSON.", has_old=False)
+@json_option("slurmkit.find/1", text="Print the submits as JSON.")
 def find_command(token: str | None, *, days: int, as_json: JsonOutput | None) -> None:
     """Find the job of a submit whose connection broke, and print the job's id.
 
@@ -268,7 +268,7 @@ def _find_by_comment(token: str, days: int) -> str:
     metavar="PATTERN",
     help="Leave out files and folders with such names.",
 )
-@json_option("slurmkit.send/1", text="Print what was sent as JSON.", has_old=False)
+@json_option("slurmkit.send/1", text="Print what was sent as JSON.")
 def send_command(
     sources: tuple[Path, ...],
     *,

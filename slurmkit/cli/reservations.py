@@ -95,8 +95,7 @@ def reservations_command(
     reservations = sorted(standing.reservations, key=lambda each: each.start)
     if as_json:
         entries = [_reservation_json(each, standing, capabilities) for each in reservations]
-        old = {"taken": standing.taken, "reservations": entries}
-        as_json.print(entries, taken=standing.taken, old=old)
+        as_json.print(entries, taken=standing.taken)
         return
     print_table(
         _COLUMNS,
@@ -210,7 +209,7 @@ def _may_use(each: Reservation, standing: Standing) -> bool | None:
 @click.option("--flags", help="Slurm's flags, e.g. MAINT, IGNORE_JOBS, OVERLAP.")
 @_YES
 @_DRY
-@json_option("slurmkit.reservations.create/1", text=_JSON_TEXT, has_old=False)
+@json_option("slurmkit.reservations.create/1", text=_JSON_TEXT)
 def create_command(*, yes: bool, dry_run: bool, as_json: JsonOutput | None, **given: Any) -> None:
     """Reserve nodes, after asking for confirmation.
 
@@ -310,7 +309,7 @@ def _confirm(doing: str, *, yes: bool, as_json: JsonOutput | None) -> bool:
 @click.argument("name", type=CachedNames("reservation"))
 @_YES
 @_DRY
-@json_option("slurmkit.reservations.delete/1", text=_JSON_TEXT, has_old=False)
+@json_option("slurmkit.reservations.delete/1", text=_JSON_TEXT)
 def delete_command(name: str, *, yes: bool, dry_run: bool, as_json: JsonOutput | None) -> None:
     """Delete a reservation, after asking for confirmation.
 

@@ -71,7 +71,7 @@ def show_command(sections: tuple[str, ...], *, as_json: JsonOutput | None) -> No
         if not any(_is_in(section, (name,)) for section in known):
             raise BadInput(f"there is no section {name!r}; {did_you_mean(name, known, 'sections')}")
     if as_json:
-        as_json.print(settings, old=settings)
+        as_json.print(settings)
         return
     rows = [(s.section, s.key, _word(s.value), s.source, s.meaning) for s in settings]
     fit = Fit(whole=("SECTION", "KEY"), wrapped=("VALUE", "FROM", "MEANING"))
@@ -94,7 +94,7 @@ def check_command(*, as_json: JsonOutput | None) -> None:
     """
     problems = inspect_configuration().problems or tuple(check_named_files())
     if as_json:
-        as_json.print(problems, old=problems)
+        as_json.print(problems)
     else:
         for problem in problems:
             click.echo(printable(str(problem)))
@@ -175,7 +175,7 @@ def doctor_command(
     found = run_checks(Cluster().slurm, checks)
     diagnoses = sorted(found, key=lambda each: _ORDER.index(each.severity))
     if as_json:
-        as_json.print(diagnoses, old=diagnoses)
+        as_json.print(diagnoses)
     else:
         for each in diagnoses:
             if everything or each.severity != "ok":
@@ -256,7 +256,7 @@ def plugins_command(*, check: bool, as_json: JsonOutput | None) -> None:
     """
     lines = [_plugin_status(plugin, check=check) for plugin in registered_plugins()]
     if as_json:
-        as_json.print(lines, old=lines)
+        as_json.print(lines)
     else:
         rows = [
             (

@@ -127,7 +127,7 @@ def _salloc_command(planned: Plan, cluster: Cluster, environment: dict[str, str]
     is_flag=True,
     help="Open the port on this machine instead of printing the ssh command.",
 )
-@json_option("slurmkit.tunnel/1", text="Print the ssh command as JSON.", has_old=False)
+@json_option("slurmkit.tunnel/1", text="Print the ssh command as JSON.")
 def tunnel_command(
     job_id: str,
     port: int,

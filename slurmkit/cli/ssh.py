@@ -60,7 +60,7 @@ def _complete_profile(_: click.Context, __: click.Parameter, incomplete: str) ->
     "--connect", is_flag=True,
     help="Lead standard input and output into the job: the ProxyCommand in ~/.ssh/config.",
 )  # fmt: skip
-@json_option("slurmkit.ssh/1", text="Print the profiles as JSON.", has_old=False)
+@json_option("slurmkit.ssh/1", text="Print the profiles as JSON.")
 def ssh_config_command(
     *,
     idle: float,

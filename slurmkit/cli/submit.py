@@ -30,8 +30,7 @@ from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, import_image
 from slurmkit.planning.planner import Plan, plan, with_past_waits
 from slurmkit.planning.secrets import mask_secrets
 from slurmkit.spec.findings import Finding
-from slurmkit.spec.jobspec import OPTIONS_OF_0_1, JobSpec
-from slurmkit.spec.sbatch_options import per_socket_text
+from slurmkit.spec.jobspec import JobSpec
 from slurmkit.spec.submission import Submission
 from slurmkit.spec.sweep import fill_in_values
 from slurmkit.state.arrays import format_indices
@@ -61,8 +60,8 @@ def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -
     planned, _ = _plan_job(cluster, options, refresh=refresh)
     planned = with_past_waits(planned, cluster)
     if as_json:
-        facts = plan_json(planned, is_old=as_json.is_old)
-        as_json.print([plan_row(facts)], taken=planned.capabilities_taken, old=facts)
+        facts = plan_json(planned)
+        as_json.print([plan_row(facts)], taken=planned.capabilities_taken)
     else:
         for submission in planned.submissions:
             click.echo(submission.script, nl=False)
@@ -83,9 +82,7 @@ def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -
     "--no-import", is_flag=True, help="Do not import the image first; each node fetches it."
 )
 @click.option("--backend", help="How to submit the job, e.g. pyslurm.")
-@json_option(
-    "slurmkit.submit/1", text="Print the job's id and the findings as JSON.", has_old=False
-)
+@json_option("slurmkit.submit/1", text="Print the job's id and the findings as JSON.")
 def submit_command(
     *,
     parsable: bool,
@@ -251,12 +248,10 @@ def _warn_of_odd_command(spec: JobSpec) -> None:
         )
 
 
-def plan_json(plan: Plan, *, is_old: bool = False) -> dict[str, Any]:
-    """Return the plan for programs, with its secrets masked; `is_old` for the shape of 0.1."""
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan for programs, with its secrets masked."""
     facts: dict[str, Any] = msgspec.to_builtins(plan)
     facts["spec"]["environment"] = mask_secrets(plan.spec.environment)
-    if is_old:
-        _move_options_of_0_1(facts["spec"], plan.spec)
     facts["submissions"] = [
         {"script": s.script, "options": dict(s.options), "after": list(s.after)} | _part_json(s)
         for s in plan.submissions
@@ -273,17 +268,6 @@ def plan_json(plan: Plan, *, is_old: bool = False) -> dict[str, Any]:
             for finding in getattr(plan, name)
         ]
     return facts
-
-
-def _move_options_of_0_1(facts: dict[str, Any], spec: JobSpec) -> None:
-    """Put the fields of a spec's facts that came after 0.1 back into its `options`."""
-    fields = {name: facts.pop(name) for name in OPTIONS_OF_0_1 if name in facts}
-    options = {name: "" if value is True else str(value) for name, value in fields.items()}
-    if spec.gpus is not None and spec.gpus.sockets is not None:
-        del facts["gpus"]
-        options["gpus-per-socket"] = per_socket_text(spec.gpus)
-    if options:
-        facts["options"] = facts.pop("options", {}) | options
 
 
 def plan_row(facts: dict[str, Any]) -> dict[str, Any]:

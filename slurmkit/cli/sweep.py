@@ -78,8 +78,7 @@ def show_command(
     sweep = read_sweep_results(Cluster(), job_id)
     points = [p for p in sweep.points if wanted is None or p.state in wanted]
     if as_json:
-        old = {"sweep": sweep.first, "points": points}
-        as_json.print(points, beside={"sweep": sweep.first, "states": sweep.tally}, old=old)
+        as_json.print(points, beside={"sweep": sweep.first, "states": sweep.tally})
     elif as_csv:
         _print_csv(points)
     else:
@@ -101,7 +100,7 @@ def show_command(
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--parsable", is_flag=True, help="Print only the job id.")
-@json_option("slurmkit.sweep.rerun/1", text="Print the new array as JSON.", has_old=False)
+@json_option("slurmkit.sweep.rerun/1", text="Print the new array as JSON.")
 def rerun_command(
     job_id: str,
     *,
@@ -167,11 +166,10 @@ def list_command(*, as_json: JsonOutput | None) -> None:
       slurmkit sweep list
     """
     records = list(sweeps.load_records(Cluster()))
-    rows = [_sweep_row(record) for record in records]
     if as_json:
-        old = [dict(zip(_LISTED, row, strict=True)) for row in rows]
-        as_json.print(map(_sweep_json, records), old=old)
+        as_json.print(map(_sweep_json, records))
     else:
+        rows = [_sweep_row(record) for record in records]
         fit = Fit(("SWEEP",), ("PARAMETERS", "NAME"), least=("SENT", "AGAIN", "SUBMITTED"))
         print_table(_LISTED, rows, right={"POINTS"}, fit=fit)
 

@@ -100,7 +100,7 @@ def _make_start(kind: ServerKind, words: str) -> click.Command:
     @job_options()
     @_LOCAL
     @click.option("--no-wait", is_flag=True, help="Only submit the job.")
-    @json_option(_schema(kind, "start"), text="Print how to reach it as JSON.", has_old=False)
+    @json_option(_schema(kind, "start"), text="Print how to reach it as JSON.")
     def start_command(
         *, local_port: int | None, no_wait: bool, as_json: JsonOutput | None, **options: Any
     ) -> int:
@@ -129,12 +129,12 @@ def _make_list(kind: ServerKind) -> click.Command:
     """
 
     @click.command("list", help=inspect.cleandoc(words))
-    @json_option(_schema(kind, "list"), text="Print them as JSON.", has_old=kind is JUPYTER)
+    @json_option(_schema(kind, "list"), text="Print them as JSON.")
     def list_command(*, as_json: JsonOutput | None) -> None:
         servers = web_servers.read_servers(kind, Cluster())
         if as_json:
             facts = [_server_json(server) for server in servers]
-            as_json.print(facts, old=facts)
+            as_json.print(facts)
         elif servers:
             rows = [_server_row(server) for server in servers]
             print_table(_HEADER, rows, right=_HEADER[3:5], fit=_FIT)
@@ -160,7 +160,7 @@ def _make_show(kind: ServerKind) -> click.Command:
     @click.command("show", help=inspect.cleandoc(words))
     @click.argument("job_id", metavar="JOB_ID", shell_complete=_completion(kind))
     @_LOCAL
-    @json_option(_schema(kind, "show"), text="Print the facts as JSON.", has_old=kind is JUPYTER)
+    @json_option(_schema(kind, "show"), text="Print the facts as JSON.")
     def show_command(job_id: str, *, local_port: int | None, as_json: JsonOutput | None) -> int:
         cluster = Cluster()
         server = web_servers.read_server(kind, cluster, check_job_id(job_id))
@@ -181,7 +181,7 @@ def _make_stop(kind: ServerKind, words: str) -> click.Command:
     @click.argument(
         "job_ids", nargs=-1, required=True, metavar="JOB_ID...", shell_complete=_completion(kind)
     )
-    @json_option(_schema(kind, "stop"), text="Print the jobs as JSON.", has_old=False)
+    @json_option(_schema(kind, "stop"), text="Print the jobs as JSON.")
     def stop_command(job_ids: tuple[str, ...], *, as_json: JsonOutput | None) -> None:
         cluster = Cluster()
         stopped: list[dict[str, str]] = []
@@ -367,7 +367,7 @@ def _print_address(
     if as_json:
         facts = {"job_id": job.id, **msgspec.to_builtins(address), "tunnel": tunnel, "url": url}
         password = {} if kind.token_in_url else {"password": token}
-        as_json.print([facts | password], old=facts)
+        as_json.print([facts | password])
         return 0
     info = job.info()
     print_key_values(

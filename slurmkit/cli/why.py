@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from slurmkit.cli.json_output import JsonOutput, in_old_shape, json_option
+from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import print_key_values
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose.explain import explain
@@ -59,7 +59,7 @@ def why_command(
     if as_json:
         facts = msgspec.to_builtins(explanation)
         row = {name: value for name, value in facts.items() if name != "taken"}
-        as_json.print([row], taken=explanation.taken, old=in_old_shape(facts, "why"))
+        as_json.print([row], taken=explanation.taken)
         return
     click.echo(f"{printable(explanation.answer)}.")
     lines = list(explanation_lines(explanation))

@@ -57,10 +57,8 @@ _FORCE = click.option(
 )
 
 
-def _json_of(
-    name: str, *, has_old: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return json_option(f"slurmkit.workflow.{name}/1", text="Print it as JSON.", has_old=has_old)
+def _json_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return json_option(f"slurmkit.workflow.{name}/1", text="Print it as JSON.")
 
 
 @click.group("workflow")
@@ -83,7 +81,7 @@ def workflow_group() -> None:
 @workflow_group.command("plan")
 @_FILE_ARGUMENT
 @click.option("--script", "script_of", metavar="JOB", help="Print just the script of one job.")
-@_json_of("plan", has_old=True)
+@_json_of("plan")
 def plan_command(file: Path, *, script_of: str | None, as_json: JsonOutput | None) -> int:
     """Check a workflow and each of its jobs, and draw it.
 
@@ -172,7 +170,7 @@ def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
 
 @workflow_group.command("show")
 @_WORKFLOW_ARGUMENT
-@_json_of("show", has_old=True)
+@_json_of("show")
 def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     """Draw a workflow with the state of each job.
 
@@ -188,7 +186,7 @@ def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     if as_json:
         facts, rows = msgspec.to_builtins(sent.record), list(map(workflow_job_json, jobs.values()))
         beside = {name: value for name, value in facts.items() if name != "jobs"}
-        as_json.print(rows, beside=beside, old=facts | {"jobs": rows})
+        as_json.print(rows, beside=beside)
         return
     record = sent.record
     phase = {"sent": "", "sending": ", not completely submitted", "cancelled": ", cancelled"}
@@ -216,7 +214,7 @@ def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     show_default=True,
     help="Show at most this many.",
 )
-@_json_of("list", has_old=True)
+@_json_of("list")
 def list_command(*, lines: int, as_json: JsonOutput | None) -> None:
     """List your workflows on this cluster, the newest first.
 

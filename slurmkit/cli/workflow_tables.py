@@ -107,8 +107,7 @@ def _join_names(names: list[str]) -> str:
 def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None:
     """Print the plan for programs: each job as in `slurmkit plan --json`, and the total."""
     jobs = {
-        name: plan_json(plan, is_old=as_json.is_old)
-        | {"after": list(map(str, planned.workflow.edges(name)))}
+        name: plan_json(plan) | {"after": list(map(str, planned.workflow.edges(name)))}
         for name, plan in planned.plans.items()
     }
     name = {"name": planned.workflow.name}
@@ -118,7 +117,7 @@ def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None
     }
     rows = [{"name": job} | plan_row(facts) for job, facts in jobs.items()]
     taken = min((plan.capabilities_taken for plan in planned.plans.values()), default=None)
-    as_json.print(rows, taken=taken, beside=name | beside, old=name | {"jobs": jobs} | beside)
+    as_json.print(rows, taken=taken, beside=name | beside)
 
 
 def print_workflow_jobs(jobs: Mapping[str, WorkflowJobStatus]) -> None:
@@ -192,7 +191,7 @@ def print_workflows(cluster: Cluster, most: int, *, as_json: JsonOutput | None) 
             {name: getattr(record, name) for name in _ENTRY} | {"states": counts}
             for record, counts in counted
         ]
-        as_json.print(entries, old=entries)
+        as_json.print(entries)
     elif counted:
         fit = Fit(("TOKEN", "NAME"), ("STATES",), least=("FILE", "SENT"))
         print_table(_LISTED, [_listed(*each) for each in counted], right={"JOBS"}, fit=fit)

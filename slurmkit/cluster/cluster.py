@@ -6,7 +6,6 @@ Its commands run on this machine, or over SSH on its login node.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -145,7 +144,6 @@ class Cluster:
         force: bool = False,
         overrides: SubmitOverrides = NO_OVERRIDES,
         again: str | None = None,
-        beside: SubmitOverrides | None = None,
     ) -> Job:
         """Send a plan, byte for byte, and return the handle of its job.
 
@@ -157,7 +155,6 @@ class Cluster:
             force: send it although it has errors; a plan with unsafe errors is never sent.
             overrides: sbatch options added to each submission.
             again: id of the sweep whose points the plan runs again.
-            beside: deprecated name of `overrides`.
 
         Raises:
             PlanRefused: when the plan has errors.
@@ -165,10 +162,6 @@ class Cluster:
         """
         from slurmkit.cluster.send import send_plan
 
-        if beside is not None:
-            renamed = "Cluster.submit(beside=...) is now Cluster.submit(overrides=...)"
-            warnings.warn(renamed, DeprecationWarning, stacklevel=2)
-            overrides = beside
         if stopping := plan.unsafe if force else plan.errors:
             raise PlanRefused(stopping)
         job_ids, offsets = send_plan(self, plan, overrides, again)

@@ -1,13 +1,10 @@
-"""A scene for each command that takes `--json`, with data that never changes.
-
-`slurmkit` 0.1 printed what is in tests/recorded/json-0.1 in these scenes.
-"""
+"""A scene for each command that takes `--json`, with data that never changes."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,7 +73,6 @@ Scene = Callable[[pytest.MonkeyPatch, Path], Sequence[str]]
 """Sets a scene, and returns the words after the command's name."""
 SCENES: dict[str, Scene] = {}
 """Name of a scene: the command, and what else is asked for -> the scene."""
-OLD = Path(RECORDED, "json-0.1")
 _LIMITS = {
     "config": "scontrol-config", "node": "scontrol-nodes", "partition": "scontrol-partitions",
     "license": "scontrol-licenses", "reservation": "scontrol-reservations",
@@ -790,8 +786,3 @@ def _reclaim_keep(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
     service = SimpleNamespace(ask=lambda *_: KeptJob("lab", "12", int(NOW) + 86400, "reads data"))
     patch.setattr("slurmkit_accounting.cli.reclaim.configured_remote", lambda: service)
     return ("12", "--reason", "reads data")
-
-
-def old_names() -> Mapping[str, Path]:
-    """The scenes that were recorded with slurmkit 0.1."""
-    return {path.stem.replace("-", " "): path for path in sorted(OLD.glob("*.json"))}

@@ -123,7 +123,7 @@ def _open_to_change(db: str | None) -> Iterator[AnyLedger]:
 )
 @click.option("--new", is_flag=True, help="Also for a name that the ledger does not know yet.")
 @_posting_options
-@json_option("slurmkit.allocation.grant/1", text="Print the entry as JSON.", has_old=False)
+@json_option("slurmkit.allocation.grant/1", text="Print the entry as JSON.")
 @db_option
 def grant_command(
     hours: str,
@@ -173,7 +173,7 @@ def _now() -> int:
 @click.argument("allocation", type=int)
 @click.argument("hours")
 @_posting_options
-@json_option("slurmkit.allocation.topup/1", text="Print the entry as JSON.", has_old=False)
+@json_option("slurmkit.allocation.topup/1", text="Print the entry as JSON.")
 @db_option
 def top_up_command(
     allocation: int, hours: str, db: str | None, *, as_json: JsonOutput | None, **asked: Any
@@ -200,7 +200,7 @@ def top_up_command(
     "--old-ledger", is_flag=True, help="Although the ledger has not read the jobs for 3 hours."
 )
 @_posting_options
-@json_option("slurmkit.allocation.transfer/1", text="Print the entries as JSON.", has_old=False)
+@json_option("slurmkit.allocation.transfer/1", text="Print the entries as JSON.")
 @db_option
 def transfer_command(
     source: int,
@@ -243,7 +243,7 @@ def transfer_command(
 @click.option("--of-cluster", metavar="NAME", help="Its cluster, if several have had such a job.")
 @click.option("--all-runs", is_flag=True, help="Of a requeued job also the runs that ended well.")
 @_posting_options
-@json_option("slurmkit.allocation.refund/1", text="Print the entry as JSON.", has_old=False)
+@json_option("slurmkit.allocation.refund/1", text="Print the entry as JSON.")
 @db_option
 def refund_command(
     job_id: str,
@@ -283,7 +283,7 @@ def refund_command(
 @click.argument("allocation", type=int)
 @click.option("--at", metavar="DATE", help="When it ends, not included.  [default: now]")
 @_posting_options
-@json_option("slurmkit.allocation.expire/1", text="Print the entry as JSON.", has_old=False)
+@json_option("slurmkit.allocation.expire/1", text="Print the entry as JSON.")
 @db_option
 def expire_command(
     allocation: int, at: str | None, db: str | None, *, as_json: JsonOutput | None, **asked: Any
@@ -328,7 +328,7 @@ def _entry_words(entry: Entry, allocation: Allocation) -> str:
 @allocation_group.command("show")
 @holder_options
 @click.option("--all", "all_", is_flag=True, help="Also those that have ended or not begun.")
-@json_option("slurmkit.allocation.show/1", text="Print the allocations as JSON.", has_old=False)
+@json_option("slurmkit.allocation.show/1", text="Print the allocations as JSON.")
 @db_option
 def show_command(
     account: str | None,
@@ -373,7 +373,7 @@ def _allocation_cells(one: Balance) -> Iterator[tuple[str, ...]]:
 @allocation_group.command("history")
 @click.argument("allocation", type=int, required=False)
 @holder_options
-@json_option("slurmkit.allocation.history/1", text="Print the entries as JSON.", has_old=False)
+@json_option("slurmkit.allocation.history/1", text="Print the entries as JSON.")
 @db_option
 def history_command(
     allocation: int | None,
@@ -414,7 +414,7 @@ def history_command(
 @allocation_group.command("import")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--new", is_flag=True, help="Also for PIs whom the ledger does not know yet.")
-@json_option("slurmkit.allocation.import/1", text="Print the entries as JSON.", has_old=False)
+@json_option("slurmkit.allocation.import/1", text="Print the entries as JSON.")
 @db_option
 def import_command(
     file: Path | None, db: str | None, *, new: bool, as_json: JsonOutput | None
@@ -463,7 +463,7 @@ def import_command(
     multiple=True,
     help="Take the limit off this account or QOS, whose allocations have ended. Repeatable.",
 )
-@json_option("slurmkit.allocation.apply/1", text="Print the limits as JSON.", has_old=False)
+@json_option("slurmkit.allocation.apply/1", text="Print the limits as JSON.")
 @db_option
 def apply_command(
     free: tuple[str, ...], db: str | None, *, dry_run: bool, as_json: JsonOutput | None
@@ -636,7 +636,7 @@ def _limit_facts(one: WantedLimit, applied: AppliedLimit | None) -> dict[str, ob
 
 
 @allocation_group.command("verify")
-@json_option("slurmkit.allocation.verify/1", text="Print the comparison as JSON.", has_old=False)
+@json_option("slurmkit.allocation.verify/1", text="Print the comparison as JSON.")
 @db_option
 def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     """Compare each balance with what Slurm has left, and name the causes of differences.

@@ -75,7 +75,7 @@ def choose_holder(
     show_default=True,
     help="ood: the balances.json of Open OnDemand.",
 )
-@json_option("slurmkit.balance/1", text="Print the balances as JSON.", has_old=False)
+@json_option("slurmkit.balance/1", text="Print the balances as JSON.")
 @db_option
 def balance_command(
     account: str | None,

@@ -136,7 +136,6 @@ def benchmark_group() -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option(
     "slurmkit.benchmark.run/1", text="Print the jobs as JSON; needs --yes or --dry-run.",
-    has_old=False,
 )  # fmt: skip
 @db_option
 def run_command(
@@ -411,7 +410,7 @@ def _complete_run(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 @benchmark_group.command("collect")
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=_complete_run)
-@json_option("slurmkit.benchmark.collect/1", text="Print the runs as JSON.", has_old=False)
+@json_option("slurmkit.benchmark.collect/1", text="Print the runs as JSON.")
 @db_option
 def collect_command(runs: Sequence[str], db: str | None, *, as_json: JsonOutput | None) -> None:
     """Store the results of runs in the ledger.
@@ -457,7 +456,7 @@ def _warn_of_others(run: RunFolder) -> None:
 
 @benchmark_group.command("show")
 @click.argument("run", required=False, shell_complete=_complete_run)
-@json_option("slurmkit.benchmark.show/1", _RUNS_SCHEMA, text="Print it as JSON.", has_old=False)
+@json_option("slurmkit.benchmark.show/1", _RUNS_SCHEMA, text="Print it as JSON.")
 def show_command(run: str | None, *, as_json: JsonOutput | None) -> None:
     """Show what a run has measured so far, or list your runs.
 

@@ -38,7 +38,7 @@ def print_job_gpus(job_ids: Sequence[str], as_json: JsonOutput | None) -> None:
     with read.ledger() as books:
         found = read.gpu_use_of(books, ids)
     if as_json:
-        as_json.of(SCHEMA).print(found, old=found)
+        as_json.of(SCHEMA).print(found)
         return
     if not found:
         click.echo(f"job {printable(', '.join(job_ids))} held no GPUs")

@@ -29,11 +29,9 @@ def _backup() -> ModuleType:
     return backup
 
 
-def _json_of(
-    name: str, *, has_old: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _json_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     text = "Print everything as JSON."
-    return json_option(f"slurmkit.ledger.{name}/1", text=text, has_old=has_old)
+    return json_option(f"slurmkit.ledger.{name}/1", text=text)
 
 
 @click.group("ledger")
@@ -72,7 +70,7 @@ def ledger_group() -> None:
     help="With --file: time zone of times that are not epoch seconds.  [default: the host's]",
 )  # fmt: skip
 @click.option("--header", is_flag=True, help="With --file: its first line names the fields.")
-@json_option("slurmkit.ledger.ingest/1", text="Print what was read as JSON.", has_old=False)
+@json_option("slurmkit.ledger.ingest/1", text="Print what was read as JSON.")
 @db_option
 def ingest_command(
     since: str | None, path: str | None, db: str | None, as_json: JsonOutput | None, **file: Any
@@ -106,7 +104,7 @@ def ingest_command(
 
 
 @click.command("status")
-@_json_of("status", has_old=True)
+@_json_of("status")
 @db_option
 def status_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     """Show the ledger's coverage, its age, and what needs attention.
@@ -120,7 +118,7 @@ def status_command(db: str | None, *, as_json: JsonOutput | None) -> None:
 
 
 @click.command("verify")
-@_json_of("verify", has_old=True)
+@_json_of("verify")
 @db_option
 def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     """Check the ledger against its runs, and print a checksum.
@@ -185,7 +183,7 @@ def upgrade_command(db: str | None, *, as_json: JsonOutput | None) -> None:
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Undo the dismissal of the chosen lines.")
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
-@_json_of("rejects", has_old=True)
+@_json_of("rejects")
 @db_option
 def rejects_command(
     db: str | None,
@@ -309,7 +307,7 @@ def backup_command(file: Path, db: str | None, *, as_json: JsonOutput | None) ->
 @click.option("--check", is_flag=True, help="Only read the file and check it; restore nothing.")
 @json_option(
     "slurmkit.ledger.restore/1", "slurmkit.ledger.restore.check/1",
-    text="Print everything as JSON.", has_old=False,
+    text="Print everything as JSON.",
 )  # fmt: skip
 @db_option
 def restore_command(file: Path, db: str | None, *, check: bool, as_json: JsonOutput | None) -> None:
@@ -336,7 +334,7 @@ def restore_command(file: Path, db: str | None, *, check: bool, as_json: JsonOut
 @click.command("close")
 @click.argument("month", metavar="YYYY-MM")
 @click.option("--timezone", metavar="TZ", help="Time zone of the month.  [default: the host's]")
-@json_option("slurmkit.ledger.close/1", text="Print the months as JSON.", has_old=False)
+@json_option("slurmkit.ledger.close/1", text="Print the months as JSON.")
 @db_option
 def close_command(
     month: str, timezone: str | None, db: str | None, *, as_json: JsonOutput | None

@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from slurmkit.cli.json_output import JsonOutput, indented
+from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.tables import print_key_values
 from slurmkit.config.files import load_section
 from slurmkit.errors import LedgerError, NotSent
@@ -152,8 +151,7 @@ def print_evidence(db: str | None, row: int, form: OutputFormat) -> None:
     with read.ledger(db) as books:
         evidence = read.evidence(books, row)
     if form.name == "json":
-        as_json = form.as_json or JsonOutput(RUN_SCHEMA)
-        as_json.of(RUN_SCHEMA).print([evidence], old=partial(indented, evidence))
+        JsonOutput(RUN_SCHEMA).print([evidence])
         return
     absent = _words_if_absent(evidence.row)
     facts = [(name, _format_fact(name, value, absent)) for name, value in evidence.row.items()]

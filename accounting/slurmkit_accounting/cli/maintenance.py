@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any
 
 import click
 
-from slurmkit.cli.json_output import JsonOutput, indented
+from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.errors import BadInput, LedgerError
 from slurmkit.formats.display import printable
@@ -53,8 +52,7 @@ def show_status(db: str | None, as_json: JsonOutput | None) -> None:
         beside = {
             "ledger": current.source, "database_schema": current.schema, "size": current.size
         }  # fmt: skip
-        old = partial(indented, current)
-        as_json.print(current.clusters, taken=current.made, beside=beside, old=old)
+        as_json.print(current.clusters, taken=current.made, beside=beside)
     else:
         _show_status(current, host_zone_or_utc())
 
@@ -72,7 +70,7 @@ def verify_ledger(db: str | None, as_json: JsonOutput | None) -> None:
     ):
         result = verify(connection, progress)
     if as_json:
-        as_json.print([result], old=partial(indented, result, "verify result"))
+        as_json.print([result])
     else:
         for line in result.wrong[:_MOST_SHOWN]:
             click.echo(printable(line), err=True)
@@ -175,7 +173,7 @@ def list_rejects(
         lines = load_rejects(connection, all_=all_, chosen=selection)
     if as_json:
         facts = [one._asdict() for one in lines]
-        as_json.print(facts, old=partial(indented, facts, "reject"))
+        as_json.print(facts)
         return
     here = host_zone_or_utc()
     rows = [

@@ -81,7 +81,7 @@ def notify_command(ctx: click.Context, job_ids: tuple[str, ...] = ()) -> None:
     type=click.Choice(list(_ABOUT_WORDS)),
     help="Everything that --mail-type names, or only what went wrong.",
 )
-@json_option("slurmkit.notify.settings/1", text="Print your settings as JSON.", has_old=False)
+@json_option("slurmkit.notify.settings/1", text="Print your settings as JSON.")
 def settings_command(mails: str | None, about: str | None, *, as_json: JsonOutput | None) -> None:
     """Show or change which mails about your jobs the site's ledger service sends you.
 

@@ -54,7 +54,7 @@ def people_group() -> None:
     is_flag=True,
     help="Apply the changes even if a larger share than max_vanish would be gone.",
 )
-@json_option("slurmkit.ledger.people.sync/1", text="Print the changes as JSON.", has_old=False)
+@json_option("slurmkit.ledger.people.sync/1", text="Print the changes as JSON.")
 @db_option
 def sync_command(db: str | None, *, dry_run: bool, force: bool, as_json: JsonOutput | None) -> None:
     """Read people and groups from LDAP, coordinators from Slurm, and the site's overrides.
@@ -140,7 +140,7 @@ def unmapped_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
         usage = load_unmapped_usage(connection)
     if as_json:
-        as_json.print(usage, old=usage)
+        as_json.print(usage)
         return
     header = ("CLUSTER", "ACCOUNT", "USER", "COUNTED_AS", "RUNS", "GPU_HOURS", "FIX")
     rows = [
@@ -187,7 +187,7 @@ def show_command(name: str, db: str | None, *, as_json: JsonOutput | None) -> No
     with open_for_reading(db) as ledger, ledger.transaction() as connection:
         people_and_groups = load_histories(connection, name)
     if as_json:
-        as_json.print(people_and_groups, old=people_and_groups)
+        as_json.print(people_and_groups)
         return
     for number, one in enumerate(people_and_groups):
         if number:
@@ -198,7 +198,7 @@ def show_command(name: str, db: str | None, *, as_json: JsonOutput | None) -> No
 @people_group.command("xdmod")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--unit", required=True, help="Top of the hierarchy, e.g. the university.")
-@json_option("slurmkit.ledger.people.xdmod/1", text="Print JSON.", has_old=False)
+@json_option("slurmkit.ledger.people.xdmod/1", text="Print JSON.")
 @db_option
 def xdmod_command(folder: Path, unit: str, db: str | None, *, as_json: JsonOutput | None) -> None:
     """Write files for Open XDMoD: names of users and accounts, departments and their PIs.
@@ -288,7 +288,7 @@ def check_command(*, as_json: JsonOutput | None) -> None:
     if overrides is None:
         raise BadConfig("there is no file of overrides; name one in [ledger] overrides")
     if as_json:
-        as_json.print(overrides, old=overrides)
+        as_json.print(overrides)
         return
     rows = [
         (one.account or "any", one.user or "anybody", one.pi, *_dates(one.valid_from, one.valid_to))

@@ -92,7 +92,7 @@ def reclaim_command(
 @reclaim_group.command("keep")
 @click.argument("job_id")
 @click.option("--reason", required=True, help="Why; the PI and the operators see it.")
-@json_option("slurmkit.reclaim.keep/1", text="Print the job as JSON.", has_old=False)
+@json_option("slurmkit.reclaim.keep/1", text="Print the job as JSON.")
 def keep_command(job_id: str, reason: str, *, as_json: JsonOutput | None) -> None:
     """Have the idle GPUs of your job left alone for a while.
 

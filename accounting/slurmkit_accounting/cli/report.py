@@ -396,7 +396,7 @@ def reconcile_command(
     help="Write the mails as .eml files into this folder; send nothing.",
 )
 @click.option("--again", is_flag=True, help="Also send mails that may already have arrived.")
-@json_option("slurmkit.report.mail/1", text="Print what became of each as JSON.", has_old=False)
+@json_option("slurmkit.report.mail/1", text="Print what became of each as JSON.")
 @db_option
 def mail_command(
     month: str,

@@ -11,14 +11,13 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec.structs import replace
 
-from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.json_output import json_option
 from slurmkit.cli.tables import Fit, print_table, print_wrapped
 from slurmkit.config.plugins import load_plugin, plugins
 from slurmkit.errors import BadInput, SlurmkitError
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.render.format import footer_lines
 from slurmkit_accounting.render.text import (
-    as_old_json,
     filled_columns,
     table_columns,
     table_headings,
@@ -123,7 +122,6 @@ class OutputFormat(NamedTuple):
         columns: columns of a table, or `all`; empty for the main columns.
         notes: whether the lines below a table say all there is to know.
         total: whether there is a row of totals; None leaves that to the format.
-        as_json: the shape that `--json` asks for.
     """
 
     name: str
@@ -131,7 +129,6 @@ class OutputFormat(NamedTuple):
     columns: tuple[str, ...]
     notes: bool = False
     total: bool | None = None
-    as_json: JsonOutput | None = None
 
 
 def window_options(command: Command) -> Command:
@@ -171,11 +168,11 @@ def format_options(command: Command) -> Command:
         output, notes, total = (options.pop(name) for name in ("output", "notes", "total"))
         named = (options.pop("columns") or "").replace("gpu-type", "gpu_type")
         columns = tuple(filter(None, named.split(",")))
-        as_json = options.pop("as_json")
-        name = _choose_format(options.pop("format_name"), bool(as_json), output)
+        as_json = options.pop("as_json") is not None
+        name = _choose_format(options.pop("format_name"), as_json, output)
         if columns and name != "table":
             raise BadInput(f"--columns is for tables; {name} has all columns, so leave it out")
-        form = OutputFormat(name, output, columns, notes, total, as_json)
+        form = OutputFormat(name, output, columns, notes, total)
         return command(*args, form=form, **options)
 
     with_form.__doc__, with_form.__name__ = command.__doc__, command.__name__
@@ -201,7 +198,7 @@ def format_options(command: Command) -> Command:
             help="Write the report to this file; its ending may choose the format, as in x.html.",
         ),
         json_option(
-            *_schemas(command), text="The same as --format json.", has_old=command.__name__ in _OLD
+            *_schemas(command), text="The same as --format json."
         ),
         click.option(
             "--format", "format_name", metavar="NAME",
@@ -210,13 +207,6 @@ def format_options(command: Command) -> Command:
     ):  # fmt: skip
         wrapped = option(wrapped)
     return wrapped
-
-
-# The commands that slurmkit 0.1 had.
-_OLD = frozenset(
-    f"{name}_command"
-    for name in ("usage", "budget", "efficiency", "explain", "idle", "reconcile", "wait")
-)
 
 
 def _schemas(command: Command) -> tuple[str, ...]:
@@ -279,8 +269,6 @@ def show_report(report: Report, form: OutputFormat) -> None:
 
 
 def _render(report: Report, form: OutputFormat) -> bytes:
-    if form.name == "json" and form.as_json and form.as_json.is_old:
-        return f"{as_old_json(report)}\n".encode()
     return render_report(report, form.name)
 
 

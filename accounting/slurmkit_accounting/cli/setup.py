@@ -81,7 +81,7 @@ def _value_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )  # fmt: skip
 @click.option("--write", is_flag=True, help="Write the file; without it nothing is changed.")
 @click.option("--force", is_flag=True, help="Write it although something that it names fails.")
-@json_option("slurmkit.setup/1", text="Print the proposed values as JSON.", has_old=False)
+@json_option("slurmkit.setup/1", text="Print the proposed values as JSON.")
 @click.pass_context
 def setup_command(
     ctx: click.Context,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
-import msgspec
-
-from slurmkit.cli.json_output import encode_rows, indented
+from slurmkit.cli.json_output import encode_rows
 from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit_accounting.render.format import format_value
@@ -30,7 +27,6 @@ _MAIN_COLUMNS = {
     ),
 }  # fmt: skip
 TOTAL = "total"
-_OLD_NAMES = {"gpu_type": "gpu-type"}
 # A spreadsheet takes texts that begin with these for formulas.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -149,22 +145,6 @@ def as_json(report: Report) -> str:
     """Return a line of JSON with `rows` and `meta`, at full precision; unknown values are null."""
     schema, meta = f"slurmkit.report.{report.meta.report}/1", report.meta
     return encode_rows(schema, report.rows, taken=meta.made, beside={"meta": meta})
-
-
-def as_old_json(report: Report) -> str:
-    """Return JSON in the shape of slurmkit 0.1, which had `gpu-type` for `gpu_type`."""
-    meta = msgspec.to_builtins(report.meta)
-    meta["by"] = [_OLD_NAMES.get(name, name) for name in meta["by"]]
-    meta["filters"] = _with_old_names(meta["filters"])
-    meta["total"] = meta["total"] if report.meta.report == "usage" else {}
-    notes = (meta["definitions"], meta["notes"])  # 0.1 had both in `notes`
-    meta["notes"] = [*chain(*(reversed(notes) if report.meta.report == "reconcile" else notes))]
-    whole = {"meta": meta, "rows": list(map(_with_old_names, report.rows))}
-    return indented(whole)
-
-
-def _with_old_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {_OLD_NAMES.get(name, name): value for name, value in values.items()}
 
 
 def _csv_value(value: Value) -> str:

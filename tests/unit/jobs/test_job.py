@@ -99,14 +99,6 @@ def test_what_stands_beside_a_plan_joins_each_of_its_submissions() -> None:
     ]
 
 
-def test_the_old_name_of_the_overrides_works_and_warns() -> None:
-    sbatch = Sbatch()
-    cluster = Cluster(FakeSlurm({"sbatch": sbatch}))
-    with pytest.warns(DeprecationWarning, match="overrides="):
-        cluster.submit(plan_of(submission("a")), beside=SubmitOverrides(hold=True))
-    assert "--hold" in sbatch.sent[0][0]
-
-
 def test_a_plan_is_sent_whole_or_not_at_all() -> None:
     slurm = FakeSlurm({"sbatch": Sbatch(refuses="c"), "scancel": lambda argv, stdin: ""})
     made = plan_of(submission("a"), submission("b", 0), submission("c", 1))
