@@ -78,7 +78,7 @@ class JsonOption(click.Option):
 
     def __init__(self, *args: Any, schemas: tuple[str, ...], **more: Any) -> None:
         self.schemas = schemas
-        super().__init__(*args, is_flag=True, **more)
+        super().__init__(*args, **more)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> JsonOutput | None:  # noqa: ARG002
         """Return what is asked for; None without `--json`."""
@@ -92,4 +92,6 @@ def json_option(*schemas: str, text: str) -> Callable[[Callable[..., Any]], Call
         schemas: the shapes that the command prints; the first one unless it chooses another.
         text: the help text.
     """
-    return click.option("--json", "as_json", cls=JsonOption, schemas=schemas, help=text)
+    return click.option(
+        "--json", "as_json", cls=JsonOption, is_flag=True, schemas=schemas, help=text
+    )

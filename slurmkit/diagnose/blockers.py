@@ -23,8 +23,9 @@ from slurmkit.errors import SlurmError
 from slurmkit.formats import display
 from slurmkit.formats.job_ids import group_by_id
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.records import record_mark, split_records
 from slurmkit.state.model import Reservation
-from slurmkit.state.queue_rows import QueueRow, record_mark
+from slurmkit.state.queue_rows import QueueRow
 
 _DEPENDENCY = re.compile(
     r"(?P<kind>after\w*|singleton)(?::(?P<job>\d+(?:_(?:\d+|\*))?))?(?:\+\d+)?"
@@ -239,9 +240,7 @@ def parse_priority(text: str, mark: str, config: Mapping[str, str]) -> tuple[Pri
         mark: the separator after each field.
         config: `scontrol show config`, for the weights.
     """
-    size = len(_FACTORS) + 2
-    parts = text.split(mark)
-    rows = (parts[at : at + size] for at in range(0, len(parts) - size, size))
+    rows = split_records(text, mark, len(_FACTORS) + 2, "sprio")
     return tuple(_priority([value.strip() for value in row], config) for row in rows)
 
 

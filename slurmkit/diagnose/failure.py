@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,10 @@ from slurmkit.jobs.log import LogFile
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome, describe_run
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import Machine, machine_of
+from slurmkit.slurm.records import read_records
 from slurmkit.state.cache import load_capabilities
 from slurmkit.state.nodes import NODES_COMMAND, parse_nodes
 from slurmkit.state.queue import QueueFilter, read_queue
-from slurmkit.state.queue_rows import record_mark
 
 if TYPE_CHECKING:
     from slurmkit.jobs.job import Job, JobCluster
@@ -161,26 +161,19 @@ def _means(outcome: Outcome) -> tuple[str, str]:
 
 def _steps(slurm: SlurmCommands, job_id: str) -> Iterator[FailedStep]:
     """Read the failed steps of the last run from sacct."""
-    mark = record_mark()
-    fields = ",".join(_STEP_FIELDS)
-    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={mark}", f"--jobs={job_id}"]
     try:
-        text = slurm.run([*argv, f"--format={fields}"])
+        records = read_records(slurm, ["sacct", f"--jobs={job_id}"], _STEP_FIELDS)
     except SlurmError:
         return
-    for step in parse_steps(text, mark):
+    for step in failed_steps(records):
         code = sacct_exit_code(slurm, step.exit_code, step.state)
         yield msgspec.structs.replace(step, exit_code=code)
 
 
-def parse_steps(text: str, mark: str) -> Iterator[FailedStep]:
-    """Parse sacct's output and yield the failed steps; a step's id has a dot."""
-    parts = text.split(mark)
-    size = len(_STEP_FIELDS)
-    for at in range(0, len(parts) - size, size):
-        step_id, state, code, nodes, name = parts[at : at + size]
+def failed_steps(records: Iterable[Sequence[str]]) -> Iterator[FailedStep]:
+    """Yield the failed steps among sacct's records; a step's id has a dot."""
+    for step_id, state, code, nodes, name in records:
         if "." in step_id and not state.startswith(_NOT_FAILED):
-            step_id = step_id.strip()
             yield FailedStep(step_id=step_id, name=name, state=state, exit_code=code, nodes=nodes)
 
 

@@ -17,13 +17,14 @@ from slurmkit.formats.durations import parse_time_limit
 from slurmkit.formats.scontrol import expand_nodes, parse_amount, parse_tres_counts
 from slurmkit.formats.tres import Tres
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.records import read_records, record_mark
 from slurmkit.spec.gpus import Gpus, Per
 from slurmkit.state.associations import read_standing
 from slurmkit.state.cache import load_capabilities
 from slurmkit.state.model import Capabilities, Reservation, Standing
 from slurmkit.state.nodes import NODES_COMMAND, NodeRow, parse_nodes
 from slurmkit.state.queue import read_queue
-from slurmkit.state.queue_rows import QueueRow, parse_epoch, record_mark
+from slurmkit.state.queue_rows import QueueRow, parse_epoch
 
 # The squeue -O field of each value below; Slurm 22.05 to 26.05 have all of them.
 _FIELDS = {
@@ -109,18 +110,16 @@ def read_pending_request(
         NoSuchJob: when the job has left the queue.
         SlurmError: when Slurm does not answer or its answer cannot be read.
     """
-    mark = record_mark()
     newer = [field for since, field in _NEWER if release >= since]
-    fields = [*_FIELDS.values(), *newer]
-    asked = ",".join(f"{field}:{mark}" for field in fields)
-    text = slurm.run(["squeue", "--all", "--noheader", f"--jobs={job_id}", "-O", asked])
-    parts = text.split(mark)
-    if len(parts) <= len(fields):
+    argv = ["squeue", "--all", f"--jobs={job_id}"]
+    records = read_records(slurm, argv, [*_FIELDS.values(), *newer])
+    if not records:
         raise NoSuchJob(f"job {job_id} has left the queue")
-    values = dict(zip([*_FIELDS, *newer], parts[: len(fields)], strict=True))
+    values = dict(zip([*_FIELDS, *newer], records[0], strict=True))
     if "ExcNodes" not in values:  # before 24.05 only the short form has them
-        argv = ["squeue", "--all", "--noheader", f"--jobs={job_id}", "-o", f"%x{mark}"]
-        values["ExcNodes"] = slurm.run(argv).partition(mark)[0]
+        mark = record_mark()
+        text = slurm.run([*argv, "--noheader", "-o", f"%x{mark}"])
+        values["ExcNodes"] = text.partition(mark)[0]
     return parse_pending_request(values)
 
 
@@ -311,25 +310,19 @@ def read_pending_snapshot(slurm: SlurmCommands, job: QueueRow, *, plans: bool) -
 
 def read_planned_nodes(slurm: SlurmCommands) -> dict[str, str]:
     """Read the nodes that backfill has planned for pending jobs, by raw job id."""
-    mark = record_mark()
-    fields = f"JobID:{mark},SchedNodes:{mark}"
-    argv = ["squeue", "--all", "--noheader", "--states=PENDING", "-O", fields]
+    argv = ["squeue", "--all", "--states=PENDING"]
     try:
-        parts = slurm.run(argv).split(mark)
+        rows = read_records(slurm, argv, ("JobID", "SchedNodes"))
     except SlurmError:
         return {}
-    rows = zip(parts[::2], parts[1::2], strict=False)
     return {job.strip(): nodes for job, nodes in rows if nodes not in ("", "(null)", "N/A")}
 
 
 def read_license_holders(slurm: SlurmCommands) -> dict[str, str]:
     """Read the licences of all jobs that hold resources, by raw id."""
-    mark = record_mark()
-    states = "--states=running,suspended,completing"
-    fields = f"JobID:{mark},Licenses:{mark}"
-    parts = slurm.run(["squeue", "--all", "--noheader", states, "-O", fields]).split(mark)
-    pairs = zip(parts[::2], parts[1::2], strict=False)
-    return {raw_id.strip(): text for raw_id, text in pairs if text not in ("", "(null)", "N/A")}
+    argv = ["squeue", "--all", "--states=running,suspended,completing"]
+    rows = read_records(slurm, argv, ("JobID", "Licenses"))
+    return {raw_id.strip(): text for raw_id, text in rows if text not in ("", "(null)", "N/A")}
 
 
 def tres_per_node(job: QueueRow) -> Tres:

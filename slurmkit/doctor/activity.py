@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -18,10 +18,11 @@ from slurmkit.formats.display import format_time
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.scontrol import fold_nodes
 from slurmkit.jobs.pending_reasons import explain_reason
+from slurmkit.slurm.records import format_options, record_mark, split_records
 from slurmkit.state.capabilities import parse_reservations
 from slurmkit.state.gres import holding_jobs_command, parse_holding_jobs
 from slurmkit.state.model import Reservation
-from slurmkit.state.queue_rows import parse_epoch, record_mark
+from slurmkit.state.queue_rows import parse_epoch
 
 # Thresholds in seconds and counts. The main cycle is cut at 2 s (max_sched_time), backfill starts
 # every 30 s (bf_interval), slurmctld has 256 threads (slurm.conf(5), SchedulerParameters).
@@ -200,15 +201,12 @@ def check_jobs_on_down_nodes(case: CheckContext) -> Iterator[CheckFinding]:
             )
 
 
-def _squeue(case: CheckContext, fields: Iterable[str], states: str) -> Iterator[list[str]]:
-    """Yield squeue's rows of these fields, none of which may be free text."""
+def _squeue(case: CheckContext, fields: Sequence[str], states: str) -> Iterator[list[str]]:
+    """Yield squeue's rows of these fields."""
     mark = record_mark()
-    shown = ",".join(f"{field}:{mark}" for field in fields)
-    output = case.ask_controller("squeue", "--all", "--noheader", states, "-O", shown)
-    for line in output.splitlines():
-        *row, rest = line.split(mark)
-        if rest or len(row) != shown.count(mark):
-            raise SlurmError("squeue printed a row that cannot be read")
+    asked = format_options("squeue", fields, mark)
+    output = case.ask_controller("squeue", "--all", states, *asked)
+    for row in split_records(output, mark, len(fields), "squeue"):
         yield [each.strip() for each in row]
 
 

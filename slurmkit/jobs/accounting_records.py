@@ -15,7 +15,8 @@ from slurmkit.jobs.exit_codes import sacct_exit_code
 from slurmkit.jobs.info import JobInfo
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, machine_of
-from slurmkit.state.queue_rows import parse_epoch, record_mark
+from slurmkit.slurm.records import read_records
+from slurmkit.state.queue_rows import parse_epoch
 
 # The sacct field for each JobInfo field. Text that a user chooses comes last.
 _FIELDS = {
@@ -43,7 +44,6 @@ _STEP_FIELDS = {
     "tres": "AllocTRES",
 }
 # --parsable (not --parsable2) also puts a delimiter after the last field.
-_FLAGS = ("--noheader", "--parsable")
 _CANCELLED = re.compile(r"CANCELLED by (?P<uid>\d+)")
 
 
@@ -75,10 +75,8 @@ def read_runs(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[JobInfo]:
     """
     runs: list[JobInfo] = []
     for batch in batch_job_ids(job_ids):
-        mark = record_mark()
         # -D: every run of a requeued job, not only the last one.
-        text = slurm.run([*_sacct_argv(batch, mark, _FIELDS), "-X", "-D"])
-        runs += _parse_runs(text, mark, slurm)
+        runs += _read_runs(slurm, f"--jobs={','.join(batch)}", "-X", "-D")
     return sorted(runs, key=lambda run: run.submitted or 0)
 
 
@@ -97,11 +95,9 @@ def read_user_runs(
     Raises:
         DatabaseDown: when slurmdbd does not answer.
     """
-    mark = record_mark()
-    asked = [*_FLAGS, f"--delimiter={mark}", f"--user={user}", starttime_option(since), "-X", "-D"]
-    asked += [f"--name={name}"] if name and "," not in name else []
-    text = slurm.run(["sacct", *asked, f"--format={','.join(_FIELDS.values())}"])
-    return sorted(_parse_runs(text, mark, slurm), key=lambda run: run.submitted or 0)
+    named = [f"--name={name}"] if name and "," not in name else []
+    runs = _read_runs(slurm, f"--user={user}", starttime_option(since), "-X", "-D", *named)
+    return sorted(runs, key=lambda run: run.submitted or 0)
 
 
 class SubmitLine(NamedTuple):
@@ -125,12 +121,10 @@ def read_submit_lines(slurm: SlurmCommands, *which: str) -> list[SubmitLine]:
     Raises:
         DatabaseDown: when slurmdbd does not answer.
     """
-    mark = record_mark()
-    asked = [*_FLAGS, f"--delimiter={mark}", *which, "-X"]
-    text = slurm.run(["sacct", *asked, "--format=JobID,User,Submit,SubmitLine"])
+    fields = ("JobID", "User", "Submit", "SubmitLine")
     return [
         SubmitLine(job_id, user, parse_epoch(at), line)
-        for job_id, user, at, line in split_records(text, mark, len(SubmitLine._fields))
+        for job_id, user, at, line in read_records(slurm, ["sacct", *which, "-X"], fields)
     ]
 
 
@@ -145,12 +139,8 @@ def read_steps(slurm: SlurmCommands, job_id: str) -> tuple[SacctStep, ...]:
     Raises:
         DatabaseDown: when slurmdbd does not answer.
     """
-    mark = record_mark()
-    text = slurm.run(_sacct_argv([job_id], mark, _STEP_FIELDS))
-    steps = [
-        SacctStep(**dict(zip(_STEP_FIELDS, values, strict=True)))
-        for values in split_records(text, mark, len(_STEP_FIELDS))
-    ]
+    records = read_records(slurm, ["sacct", f"--jobs={job_id}"], tuple(_STEP_FIELDS.values()))
+    steps = [SacctStep(**dict(zip(_STEP_FIELDS, values, strict=True))) for values in records]
     return tuple(
         msgspec.structs.replace(step, exit_code=sacct_exit_code(slurm, step.exit_code, step.state))
         for step in steps
@@ -162,38 +152,22 @@ def read_output_pattern(slurm: SlurmCommands, info: JobInfo, field: str) -> tupl
 
     None before Slurm 24.05, which does not keep them.
     """
-    mark = record_mark()
-    fields = {"pattern": field, "workdir": "WorkDir"}
     try:
-        text = slurm.run([*_sacct_argv([info.job_id], mark, fields), "-X"])
+        records = read_records(slurm, ["sacct", f"--jobs={info.job_id}", "-X"], (field, "WorkDir"))
     except Refused:
         return None
-    records = split_records(text, mark, len(fields))
     return (records[-1][0], records[-1][1]) if records else None
 
 
 def read_work_dir(slurm: SlurmCommands, job_id: str) -> str | None:
     """Read the working directory of an ended job."""
-    mark = record_mark()
-    text = slurm.run([*_sacct_argv([job_id], mark, {"workdir": "WorkDir"}), "-X"])
-    records = split_records(text, mark, 1)
+    records = read_records(slurm, ["sacct", f"--jobs={job_id}", "-X"], ("WorkDir",))
     return records[-1][0] if records else None
 
 
-def _sacct_argv(job_ids: list[str], mark: str, fields: dict[str, str]) -> list[str]:
-    flags = [*_FLAGS, f"--delimiter={mark}"]
-    return ["sacct", *flags, f"--jobs={','.join(job_ids)}", f"--format={','.join(fields.values())}"]
-
-
-def split_records(text: str, mark: str, count: int) -> list[list[str]]:
-    """Split sacct's output into records of `count` fields; `mark` ends each field."""
-    parts = text.split(mark)
-    records = [parts[at : at + count] for at in range(0, len(parts) - count, count)]
-    return [[record[0].lstrip("\n"), *record[1:]] for record in records]
-
-
-def _parse_runs(text: str, mark: str, slurm: SlurmCommands) -> list[JobInfo]:
-    return [_parse_run(record, slurm) for record in split_records(text, mark, len(_FIELDS))]
+def _read_runs(slurm: SlurmCommands, *which: str) -> list[JobInfo]:
+    records = read_records(slurm, ["sacct", *which], tuple(_FIELDS.values()))
+    return [_parse_run(record, slurm) for record in records]
 
 
 def _parse_run(record: list[str], slurm: SlurmCommands) -> JobInfo:

@@ -21,7 +21,7 @@ from slurmkit.formats.job_ids import batch_job_ids
 from slurmkit.formats.releases import EXIT_CODES_WHOLE_SINCE
 from slurmkit.jobs.info import JobInfo
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import read_records
 
 _TAKEN_OFF = 128
 _JSON_BATCH = 50  # jobs in one `sacct --json`, which prints all steps in full
@@ -122,11 +122,8 @@ def read_squeue_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[st
     """
     codes: dict[str, str] = {}
     for batch in batch_job_ids(info.job_id for info in infos):
-        mark = record_mark()
-        argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(batch)}"]
-        text = slurm.run([*argv, "-O", f"JobID:{mark},exit_code:{mark}"])
-        parts = text.split(mark)
-        for raw_id, code in zip(parts[::2], parts[1::2], strict=False):
+        argv = ["squeue", "--states=all", f"--jobs={','.join(batch)}"]
+        for raw_id, code in read_records(slurm, argv, ("JobID", "exit_code")):
             codes[raw_id.strip()] = _parse_status(code.strip())
     return codes
 

@@ -19,7 +19,7 @@ from slurmkit.jobs.info import JobInfo, fill_output_path
 from slurmkit.jobs.poller import Poller, Watch
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import LOCAL_MACHINE, Machine, machine_of
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import read_records
 
 _FILE_SECONDS = 0.5  # between two looks at a file that is followed
 _LATE_SECONDS = 10.0  # a running job without a file for that long is worth a message
@@ -196,13 +196,11 @@ def _rank_files_notice(machine: Machine, tail: FileTail | None, file: LogFile) -
 
 def _was_requeued(slurm: SlurmCommands, info: JobInfo) -> bool:
     """Return whether a pending job has run before."""
-    mark = record_mark()
-    argv = ["squeue", "--noheader", f"--jobs={info.job_id}", "-O", f"RestartCnt:{mark}"]
     try:
-        count = slurm.run(argv).partition(mark)[0].strip()
+        rows = read_records(slurm, ["squeue", f"--jobs={info.job_id}"], ("RestartCnt",))
     except SlurmError:
         return False
-    return count.isdigit() and int(count) > 0
+    return any(count.strip() not in ("", "0") for (count,) in rows[:1])
 
 
 def _describe_waiting(info: JobInfo, *, requeued: bool) -> str:
@@ -314,14 +312,11 @@ def _paths_in_queue(slurm: SlurmCommands, info: JobInfo) -> list[list[str]]:
 
     Empty once slurmctld has forgotten the job.
     """
-    mark = record_mark()
-    fields = ",".join(f"{name}:{mark}" for name in ("JobArrayID", "STDOUT", "STDERR", "WorkDir"))
-    argv = ["squeue", "--noheader", "--states=all", f"--jobs={info.job_id}", "-O", fields]
+    fields = ("JobArrayID", "STDOUT", "STDERR", "WorkDir")
     try:
-        parts = slurm.run(argv).split(mark)
+        rows = read_records(slurm, ["squeue", "--states=all", f"--jobs={info.job_id}"], fields)
     except NoSuchJob:
         return []
-    rows = [parts[at : at + 4] for at in range(0, len(parts) - 4, 4)]
     return [row[1:] for row in rows if row[0].strip() == info.job_id] or [row[1:] for row in rows]
 
 

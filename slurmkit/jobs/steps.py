@@ -14,10 +14,11 @@ from slurmkit.errors import DatabaseDown, SlurmError
 from slurmkit.formats.durations import parse_elapsed_milliseconds
 from slurmkit.formats.memory import parse_bytes
 from slurmkit.formats.tres import parse_tres
-from slurmkit.jobs.accounting_records import split_records, starttime_option
+from slurmkit.jobs.accounting_records import starttime_option
 from slurmkit.jobs.exit_codes import sacct_exit_code
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import parse_epoch, record_mark
+from slurmkit.slurm.records import format_options, record_mark, split_records
+from slurmkit.state.queue_rows import parse_epoch
 
 DAYS = 2
 
@@ -159,8 +160,7 @@ def read_selected_steps(slurm: SlurmCommands, selection: Sequence[str]) -> Steps
 
 def sacct_argv(mark: str, *selection: str) -> list[str]:
     """Return the sacct command whose output `parse_sacct` parses."""
-    flags = ["--noheader", "--parsable", "--noconvert", f"--delimiter={mark}"]
-    return ["sacct", *flags, *selection, f"--format={','.join(_SACCT)}"]
+    return ["sacct", "--noconvert", *selection, *format_options("sacct", _SACCT, mark)]
 
 
 def sstat_argv(job_ids: Sequence[str]) -> list[str]:
@@ -184,7 +184,7 @@ def _sstat(slurm: SlurmCommands, job_ids: Sequence[str]) -> tuple[str, str]:
 
 def parse_sacct(text: str, mark: str) -> list[StepUse]:
     """Parse the jobs and steps in sacct's output."""
-    records = split_records(text, mark, len(_SACCT))
+    records = split_records(text, mark, len(_SACCT), "sacct")
     return [_parse_row(dict(zip(_SACCT, values, strict=True))) for values in records]
 
 

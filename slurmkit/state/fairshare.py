@@ -11,7 +11,7 @@ import msgspec
 from slurmkit.errors import SlurmError
 from slurmkit.formats.durations import format_duration, parse_elapsed
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import record_mark
 
 _SHARE_FIELDS = (
     "Account",

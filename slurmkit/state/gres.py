@@ -15,7 +15,8 @@ import msgspec
 from slurmkit.errors import SlurmError
 from slurmkit.formats.scontrol import expand_nodes, iterate_nodes
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import parse_epoch, record_mark
+from slurmkit.slurm.records import format_options, record_mark, split_records
+from slurmkit.state.queue_rows import parse_epoch
 
 _FIELDS = tuple("JobID JobArrayID UserName Account State NodeList StartTime tres-alloc".split())
 # Suspended, stopped and completing jobs still hold what they have.
@@ -71,8 +72,7 @@ def read_holding_jobs(slurm: SlurmCommands) -> tuple[HoldingJob, ...]:
 
 def holding_jobs_command(mark: str) -> list[str]:
     """Return the squeue command; `--all` includes jobs in hidden partitions."""
-    fields = ",".join(f"{field}:{mark}" for field in _FIELDS)
-    return ["squeue", "--all", "--noheader", f"--states={_STATES}", "-O", fields]
+    return ["squeue", "--all", f"--states={_STATES}", *format_options("squeue", _FIELDS, mark)]
 
 
 def parse_holding_jobs(text: str, mark: str) -> tuple[HoldingJob, ...]:
@@ -81,12 +81,7 @@ def parse_holding_jobs(text: str, mark: str) -> tuple[HoldingJob, ...]:
     Raises:
         SlurmError: when the output does not consist of whole rows, or names no nodes in one.
     """
-    parts = text.split(mark)
-    size = len(_FIELDS)
-    count, rest = divmod(len(parts) - 1, size)
-    if rest or parts[-1].strip():
-        raise SlurmError(f"squeue's answer broke off after {count} rows; try again")
-    rows = (_holding_job(parts[at : at + size]) for at in range(0, count * size, size))
+    rows = map(_holding_job, split_records(text, mark, len(_FIELDS), "squeue"))
     try:
         holders = [row for row in rows if row.nodes]
     except ValueError as error:

@@ -12,8 +12,9 @@ from slurmkit.errors import BadInput, Refused, SlurmkitError
 from slurmkit.formats.job_ids import check_job_id
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import machine_of
+from slurmkit.slurm.records import record_mark
 from slurmkit.state.arrays import drop_foreign_tags, parse_array_tag
-from slurmkit.state.queue_rows import QueueRow, parse_queue, record_mark, squeue_format
+from slurmkit.state.queue_rows import QueueRow, parse_queue, squeue_format
 
 _SECONDS = 120.0  # squeue of the largest queues takes some seconds
 _LISTS = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TypeVar
@@ -148,14 +146,6 @@ class _Memo(dict[str, ValueT]):
     def __missing__(self, text: str) -> ValueT:
         value = self[text] = self._read(text)
         return value
-
-
-def record_mark() -> str:
-    """Return a random field separator for one call; no existing job name can contain it.
-
-    It has 32 random bits in few characters, since squeue prints it after each field.
-    """
-    return f"\x1f{b2a_base64(os.urandom(4)).decode()[:6]}"
 
 
 def squeue_format(mark: str) -> str:

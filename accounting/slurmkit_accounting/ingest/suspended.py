@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import record_mark
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_rows
 from slurmkit_accounting.ledger.schema.runs import OPEN, SUSPENDED, ingests, runs, suspensions
 from slurmkit_accounting.ledger.schema.usage import DAY, HOUR

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurmkit.errors import NoSuchJob, SlurmError
+from slurmkit.errors import NoSuchJob
 from slurmkit.formats.durations import parse_elapsed
 from slurmkit.formats.tres import gpu_count
 from slurmkit.jobs.job import REHEARSALS
 from slurmkit.jobs.lookup import read_batch_script
 from slurmkit.planning.survival import parse_survival
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.records import read_records
 from slurmkit.spec.survival import MOST_GRACE, MOST_RESTARTS
-from slurmkit.state.queue_rows import FINAL_STATES, PENDING_STATES, parse_epoch, record_mark
+from slurmkit.state.queue_rows import FINAL_STATES, PENDING_STATES, parse_epoch
 from slurmkit_accounting.reclaim.policy import ReclaimJob
 
 _FIELDS = tuple(
@@ -79,7 +80,7 @@ def read_running_jobs(slurm: SlurmCommands, cluster: int, now: float) -> tuple[R
     Raises:
         SlurmError: when Slurm does not answer or its answer cannot be read.
     """
-    argv = ["squeue", "--all", "--noheader", "--states=RUNNING"]
+    argv = ["squeue", "--all", "--states=RUNNING"]
     rows = _read_rows(slurm, argv, _FIELDS)
     found = (_running_job(dict(zip(_FIELDS, row, strict=True)), cluster, now) for row in rows)
     return tuple(job for job in found if job is not None)
@@ -91,7 +92,7 @@ def read_job_state(slurm: SlurmCommands, job: ReclaimJob) -> JobState:
     Raises:
         SlurmError: when Slurm does not answer or its answer cannot be read.
     """
-    argv = ["squeue", "--all", "--noheader", "--states=all", f"--jobs={job.job_id}"]
+    argv = ["squeue", "--all", "--states=all", f"--jobs={job.job_id}"]
     try:
         rows = _read_rows(slurm, argv, _STATE_FIELDS)
     except NoSuchJob:
@@ -169,11 +170,4 @@ def _number(text: str) -> int:
 
 def _read_rows(slurm: SlurmCommands, argv: Sequence[str], fields: Sequence[str]) -> list[list[str]]:
     """Run squeue and return the fields of its rows, without blanks around them."""
-    mark = record_mark()
-    asked = ",".join(f"{field}:{mark}" for field in fields)
-    parts = slurm.run([*argv, "-O", asked]).split(mark)
-    count, rest = divmod(len(parts) - 1, len(fields))
-    if rest or parts[-1].strip():
-        raise SlurmError(f"squeue's answer broke off after {count} rows; try again")
-    size = len(fields)
-    return [[each.strip() for each in parts[at * size : (at + 1) * size]] for at in range(count)]
+    return [[each.strip() for each in row] for row in read_records(slurm, argv, fields)]

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from slurmkit.errors import ControllerDown, SlurmError, SlurmMissing
 from slurmkit.formats.scontrol import parse_settings
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import record_mark
 from slurmkit_accounting.sacct.columns import RowLayout, fingerprints
 from slurmkit_accounting.sacct.rows import Reject, RowBatch
 from slurmkit_accounting.sacct.steps import StepBatch, build_steps_argv, parse_sacct_steps

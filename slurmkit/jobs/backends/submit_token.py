@@ -9,8 +9,8 @@ from slurmkit.errors import SlurmError
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.jobs.accounting_records import starttime_option
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.records import read_records
 from slurmkit.state.queue import QueueFilter, read_queue
-from slurmkit.state.queue_rows import record_mark
 
 if TYPE_CHECKING:
     pass
@@ -53,12 +53,8 @@ def find_in_database(slurm: SlurmCommands, token: str, user: str, since: int) ->
     Raises:
         SlurmError: when slurmdbd does not answer.
     """
-    mark = record_mark()
-    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={mark}", f"--user={user}", "-X"]
-    argv += [starttime_option(max(0, since - _CLOCK_SKEW)), f"--format={','.join(_FIELDS)}"]
-    parts = slurm.run(argv).split(mark)
-    for at in range(0, len(parts) - len(_FIELDS), len(_FIELDS)):
-        job_id, *texts = parts[at : at + len(_FIELDS)]
+    argv = ["sacct", f"--user={user}", "-X", starttime_option(max(0, since - _CLOCK_SKEW))]
+    for job_id, *texts in read_records(slurm, argv, _FIELDS):
         if any(f"{TOKEN_PREFIX}{token}" in text for text in texts):
             return whole_id(job_id.strip())
     return None

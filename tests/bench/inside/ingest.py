@@ -16,7 +16,7 @@ from slurmkit_accounting.sacct.query import build_sacct_argv, split_into_days
 from slurmkit_accounting.sacct.steps import build_steps_argv
 
 from slurmkit.slurm.commands import LocalSlurmCommands, environment_for
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import record_mark
 
 ROUNDS, SINCE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 OURS = environment_for(["sacct"], os.environ)

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from slurmkit.slurm.commands import LocalSlurmCommands, environment_for
+from slurmkit.slurm.records import record_mark
 from slurmkit.state.queue import read_queue
-from slurmkit.state.queue_rows import QUEUE_FIELDS, record_mark, squeue_format
+from slurmkit.state.queue_rows import QUEUE_FIELDS, squeue_format
 
 PLAIN = dict(os.environ)
 OURS = environment_for(["squeue"], os.environ)  # its tuning makes raw squeue quicker, too

@@ -9,9 +9,10 @@ import pytest
 from jobs_lab import FakeJobs
 
 from slurmkit.diagnose import failure
-from slurmkit.diagnose.failure import parse_steps
+from slurmkit.diagnose.failure import failed_steps
 from slurmkit.diagnose.log_scan import scan_log_file, scan_log_text
 from slurmkit.jobs.outcome import Outcome
+from slurmkit.slurm.records import split_records
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 MARK = "\x1frecorded"
@@ -148,7 +149,7 @@ def test_a_log_of_any_bytes_is_read_and_no_device_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
 def test_failed_steps_are_read_on_each_release(release: str) -> None:
     text = (RECORDED / release / "steps.txt").read_text("utf-8")
-    batch, step = parse_steps(text, MARK)
+    batch, step = failed_steps(split_records(text, MARK, 5, "sacct"))
     assert (batch.name, batch.exit_code, batch.nodes) == ("batch", "0:11", "c7")
     assert (step.name, step.state, step.exit_code) == ("sh", "FAILED", "4:0")
     assert step.step_id.endswith(".0")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from queue_lines import MARK, job, lines, many
 
 from slurmkit.errors import NoSuchJob, SlurmError
+from slurmkit.slurm.records import record_mark
 from slurmkit.state import queue_rows
 from slurmkit.state.arrays import shown_id
 from slurmkit.state.queue import QueueFilter, read_queue
@@ -24,7 +25,6 @@ from slurmkit.state.queue_rows import (
     QUEUE_FIELDS,
     QueueRow,
     parse_queue,
-    record_mark,
     squeue_format,
 )
 from slurmkit.testing import FakeSlurm, squeue_text

@@ -21,10 +21,10 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.lookup import read_batch_script
 from slurmkit.planning.secrets import without_secret_lines
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.slurm.records import read_records
 from slurmkit.spec.gpus import Gpus
 from slurmkit.spec.jobfile import parse_option_words, parse_script
 from slurmkit.spec.sbatch_options import SBATCH_ONLY_OPTIONS, merge_fields, parse_options
-from slurmkit.state.queue_rows import record_mark
 from slurmkit_tui.jobform.draft import form_texts_of_fields
 
 Fields = dict[str, Any]
@@ -100,19 +100,16 @@ def read_past_job(cluster: Cluster, job_id: str) -> PastJob:
 
 def _read_record(slurm: SlurmCommands, info: JobInfo) -> tuple[dict[str, str], list[str]]:
     """Read the job's record from slurmdbd, with notes; without slurmdbd use `info` alone."""
-    mark = record_mark()
-    argv = ["sacct", "--noheader", "--parsable", f"--delimiter={mark}", "-X"]
-    argv += [f"--jobs={info.part or info.job_id}", f"--format={','.join(_RECORD.values())}"]
+    argv = ["sacct", "-X", f"--jobs={info.part or info.job_id}"]
     known = {"partition": info.partition, "account": info.account, "time": info.time_limit,
              "job_name": info.name, "tres": info.tres}  # fmt: skip
     try:
-        parts = slurm.run(argv).split(mark)
+        records = read_records(slurm, argv, tuple(_RECORD.values()))
     except SlurmError as error:
         return known, [f"only some of its options are known: {error}"]
-    if len(parts) <= len(_RECORD):
+    if not records:
         return known, ["slurmdbd has no record of it yet: only some of its options are known"]
-    last = parts[-len(_RECORD) - 1 : -1]
-    record = {name: text.strip("\n") for name, text in zip(_RECORD, last, strict=True)}
+    record = dict(zip(_RECORD, records[-1], strict=True))
     return {name: text for name, text in record.items() if text}, []
 
 

@@ -12,7 +12,7 @@ from slurmkit_accounting.sacct.query import (
 )
 from slurmkit_accounting.sacct.rows import Reject, RunRow
 
-from slurmkit.state.queue_rows import record_mark
+from slurmkit.slurm.records import record_mark
 
 MARK = "\x1fabcd1234"
 
