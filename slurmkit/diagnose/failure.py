@@ -21,7 +21,7 @@ from slurmkit.formats.job_ids import queryable_id
 from slurmkit.formats.memory import format_mib, memory_option, parse_mib
 from slurmkit.formats.scontrol import parse_tres_counts
 from slurmkit.jobs.accounting_records import SacctStep, read_steps
-from slurmkit.jobs.exit_codes import sacct_exit_code
+from slurmkit.jobs.exit_codes import sacct_exit_code, settle_step_codes
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.log import LogFile
 from slurmkit.jobs.outcome import NO_OUTPUT, Outcome, describe_run
@@ -165,9 +165,11 @@ def _steps(slurm: SlurmCommands, job_id: str) -> Iterator[FailedStep]:
         records = read_records(slurm, ["sacct", f"--jobs={job_id}"], _STEP_FIELDS)
     except SlurmError:
         return
-    for step in failed_steps(records):
-        code = sacct_exit_code(slurm, step.exit_code, step.state)
-        yield msgspec.structs.replace(step, exit_code=code)
+    steps = list(failed_steps(records))
+    codes = {step.step_id: sacct_exit_code(slurm, step.exit_code, step.state) for step in steps}
+    codes = settle_step_codes(slurm, job_id, codes)
+    for step in steps:
+        yield msgspec.structs.replace(step, exit_code=codes[step.step_id])
 
 
 def failed_steps(records: Iterable[Sequence[str]]) -> Iterator[FailedStep]:

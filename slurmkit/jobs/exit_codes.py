@@ -109,9 +109,15 @@ def is_in_doubt(info: JobInfo) -> bool:
 
 def _with_code(info: JobInfo, code: str | None) -> JobInfo:
     """Return the job with this code, unless it is the code of another run."""
+    if not is_in_doubt(info):
+        return info
+    return msgspec.structs.replace(info, exit_code=_settled(info.exit_code or "", code))
+
+
+def _settled(doubt: str, code: str | None) -> str:
+    """Return a whole exit code that settles a code in doubt, or else this one."""
     whole = parse_exit_code(code).codes
-    is_own = len(whole) == 1 and whole[0] in parse_exit_code(info.exit_code).codes
-    return msgspec.structs.replace(info, exit_code=code) if is_own and is_in_doubt(info) else info
+    return code if code and len(whole) == 1 and whole[0] in parse_exit_code(doubt).codes else doubt
 
 
 def read_squeue_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[str, str]:
@@ -146,9 +152,19 @@ class _JsonExitCode(msgspec.Struct):
     return_code: _JsonNumber
 
 
+class _JsonStepId(msgspec.Struct):
+    id: str
+
+
+class _JsonStep(msgspec.Struct):
+    step: _JsonStepId
+    exit_code: _JsonExitCode
+
+
 class _JsonRun(msgspec.Struct):
     job_id: int
     exit_code: _JsonExitCode
+    steps: list[_JsonStep] = []
 
 
 class _JsonAnswer(msgspec.Struct):
@@ -157,16 +173,45 @@ class _JsonAnswer(msgspec.Struct):
 
 def _read_json_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[str, str]:
     """Read the exit codes of the jobs' last runs from `sacct --json`, by raw id."""
-    text = slurm.run(["sacct", "--json", f"--jobs={','.join(info.job_id for info in infos)}"])
-    try:
-        runs = msgspec.json.decode(text, type=_JsonAnswer).jobs
-    except (msgspec.MsgspecError, UnicodeError):  # 22.05 and 23.02
-        return {}
+    runs = _read_json(slurm, [info.job_id for info in infos])
+    return {str(run.job_id): code for run in runs if (code := _json_code(run.exit_code))}
+
+
+def settle_step_codes(
+    slurm: SlurmCommands, job_id: str, codes: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the exit codes of a job's steps, whole where `sacct --json` tells them.
+
+    Args:
+        slurm: runs sacct, if one of them is in doubt.
+        job_id: the job.
+        codes: of its steps, by their id.
+    """
+    if not any(len(parse_exit_code(code).codes) > 1 for code in codes.values()):
+        return dict(codes)
+    runs: list[_JsonRun] = []
+    with suppress(SlurmError):
+        runs = _read_json(slurm, [job_id])
+    if len(runs) != 1:  # the components of a het job have steps of the same numbers
+        return dict(codes)
+    # JSON has the job's raw id where sacct's text has that of the task.
+    whole = {step.step.id.rpartition(".")[2]: _json_code(step.exit_code) for step in runs[0].steps}
     return {
-        str(run.job_id): f"{run.exit_code.return_code.number}:0"
-        for run in runs
-        if "ERROR" in run.exit_code.status
+        step_id: _settled(code, whole.get(step_id.rpartition(".")[2], ""))
+        for step_id, code in codes.items()
     }
+
+
+def _read_json(slurm: SlurmCommands, job_ids: Iterable[str]) -> list[_JsonRun]:
+    text = slurm.run(["sacct", "--json", f"--jobs={','.join(job_ids)}"])
+    try:
+        return msgspec.json.decode(text, type=_JsonAnswer).jobs
+    except (msgspec.MsgspecError, UnicodeError):  # 22.05 and 23.02
+        return []
+
+
+def _json_code(code: _JsonExitCode) -> str:
+    return f"{code.return_code.number}:0" if "ERROR" in code.status else ""
 
 
 def signal_name(number: int) -> str:

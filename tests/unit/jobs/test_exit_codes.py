@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from slurmkit.jobs.exit_codes import (
     parse_exit_code,
     sacct_exit_code,
     settle_exit_codes,
+    settle_step_codes,
 )
 from slurmkit.jobs.job import Job
 from slurmkit.jobs.lookup import read_jobs
@@ -193,6 +194,33 @@ def test_the_codes_of_many_jobs_are_asked_for_in_batches() -> None:
     assert codes == ["200:0"] * 500 + ["72 or 200"] * 20
     batches = [argv[2] for argv in jobs.asked("sacct")]
     assert [len(words.split(",")) for words in batches] == [50] * 10
+
+
+def test_codes_of_steps_are_settled_by_one_look() -> None:
+    """Finding newcomer N14: each step that ended with 1 was said to have ended with 1 or 129."""
+    run = json.loads(answer(15, 1))["jobs"][0]
+    run["steps"] = [
+        {"step": {"id": step}, "exit_code": json.loads(answer(0, code))["jobs"][0]["exit_code"]}
+        for step, code in (("15.batch", 1), ("15.0", 129), ("15.1", 3), ("15.2", 0))
+    ]
+    asked: list[list[str]] = []
+
+    def sacct(argv: Sequence[str], _: str | None) -> str:
+        asked.append(list(argv))
+        return json.dumps({"jobs": [run] * runs})
+
+    slurm = FakeSlurm({"sacct": sacct})
+    doubt = {"12_3.batch": "1 or 129", "12_3.0": "1 or 129", "12_3.1": "1 or 129", "12_3.2": "0:9"}
+    runs = 1
+    assert settle_step_codes(slurm, "12_3", doubt) == {
+        "12_3.batch": "1:0", "12_3.0": "129:0", "12_3.1": "1 or 129", "12_3.2": "0:9"
+    }  # fmt: skip
+    assert settle_step_codes(slurm, "12_3", {"12_3.0": "3:0"}) == {"12_3.0": "3:0"}
+    assert asked == [["sacct", "--json", "--jobs=12_3"]]
+    runs = 2
+    assert settle_step_codes(slurm, "12", doubt) == doubt
+    gone = FakeSlurm({"sacct": lambda *_: "not JSON"})
+    assert settle_step_codes(gone, "12", doubt) == doubt
 
 
 def test_a_watch_hears_of_an_end_before_codes_are_asked_for() -> None:
