@@ -37,26 +37,26 @@ async def test_a_new_time_limit_read_at_once_is_that_time_limit() -> None:
 
 async def test_what_is_typed_after_tab_goes_into_the_next_field() -> None:
     async with form(FormScene()) as pilot:
-        read_at_once(pilot.app, "ls\tna\x7fme\tgpu\t")
+        read_at_once(pilot.app, "ls\ta1\x7f:2\ttask\t")
         shown = the_form(pilot.app)
-        await until(pilot, lambda: "partition" in shown.texts)
+        await until(pilot, lambda: "gpus-for" in shown.texts)
         await pilot.pause()
-        assert shown.texts == {"what": "ls", "job-name": "nme", "partition": "gpu"}
+        assert shown.texts == {"what": "ls", "gpus": "a:2", "gpus-for": "task"}
 
 
 async def test_tab_goes_to_the_next_field_though_others_have_no_place_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under load some fields are there that were not laid out."""
-    early, laid_out = ("what", "job-name", "partition", "account"), FieldRow.virtual_region.fget
+    early, laid_out = ("what", "gpus", "gpus-for", "job-name"), FieldRow.virtual_region.fget
     late = property(lambda row: laid_out(row) if row.field.name in early else NULL_REGION)
     async with form(FormScene()) as pilot:
         await pilot.pause()
         monkeypatch.setattr(FieldRow, "virtual_region", late)
-        read_at_once(pilot.app, "ls\tname\tgpu")
+        read_at_once(pilot.app, "ls\ta100:2\tnode")
         shown = the_form(pilot.app)
-        await until(pilot, lambda: shown.texts.get("partition") == "gpu")
-        assert shown.texts == {"what": "ls", "job-name": "name", "partition": "gpu"}
+        await until(pilot, lambda: shown.texts.get("gpus-for") == "node")
+        assert shown.texts == {"what": "ls", "gpus": "a100:2", "gpus-for": "node"}
 
 
 class Stuck(OrderedKeysApp):

@@ -26,12 +26,14 @@ class FormField(NamedTuple):
         label: label of one or two words.
         words: help text, if it is not that of the command line.
         lines: height on the screen.
+        example: a value, shown in an empty field.
     """
 
     name: str
     label: str
     words: str = ""
     lines: int = 1
+    example: str = ""
 
     @property
     def help(self) -> str:
@@ -46,34 +48,36 @@ FIELDS = (
         "A command that srun starts once for each task, or a batch script: text with"
         " #! at its start, several lines, or characters of the shell ($ | > ; *).",
         5,
+        "python train.py",
     ),
-    FormField("job-name", "Name"),
-    FormField("partition", "Partition"),
-    FormField("account", "Account"),
-    FormField("qos", "QOS"),
-    FormField("reservation", "Reservation"),
     FormField(
         GPUS_FIELD,
         "GPUs",
         "Whole GPUs or a part of one: 2, a100:2, 0.5, shard:3, mps:50, 3g.20gb:1.",
+        example="a100:2",
     ),
     FormField(
         GPUS_PER_FIELD,
         "GPUs for each",
         "The number of GPUs is for each node, task or job.  [default: node]",
     ),
-    FormField("nodes", "Nodes"),
-    FormField("ntasks", "Tasks"),
-    FormField("ntasks-per-node", "Tasks per node"),
-    FormField("ntasks-per-gpu", "Tasks per GPU"),
-    FormField("cpus-per-task", "CPUs per task"),
-    FormField("cpus-per-gpu", "CPUs per GPU"),
-    FormField("mem", "Memory"),
-    FormField("time", "Time"),
-    FormField("array", "Array"),
-    FormField("dependency", "Dependency"),
+    FormField("job-name", "Name"),
+    FormField("partition", "Partition"),
+    FormField("account", "Account"),
+    FormField("qos", "QOS"),
+    FormField("reservation", "Reservation"),
+    FormField("nodes", "Nodes", example="2"),
+    FormField("ntasks", "Tasks", example="8"),
+    FormField("ntasks-per-node", "Tasks per node", example="4"),
+    FormField("ntasks-per-gpu", "Tasks per GPU", example="1"),
+    FormField("cpus-per-task", "CPUs per task", example="8"),
+    FormField("cpus-per-gpu", "CPUs per GPU", example="8"),
+    FormField("mem", "Memory", example="32G"),
+    FormField("time", "Time", example="4:00:00"),
+    FormField("array", "Array", example="0-9%2"),
+    FormField("dependency", "Dependency", example="afterok:123"),
     FormField("chdir", "Directory"),
-    FormField("output", "Output"),
+    FormField("output", "Output", example="logs/%x-%j.out"),
     FormField("mail-type", "Mail when"),
     FormField("mail-user", "Mail to"),
     FormField(

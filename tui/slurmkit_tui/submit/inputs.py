@@ -78,10 +78,11 @@ class LineInput(Input):
 class AreaInput(TextArea):
     """An input of several lines. Lines of a long text are not wrapped: that takes too long."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, hint: str) -> None:
         super().__init__(
-            text, compact=True, highlight_cursor_line=False, soft_wrap=not _is_long(text)
-        )
+            text, compact=True, highlight_cursor_line=False, soft_wrap=not _is_long(text),
+            placeholder=hint,
+        )  # fmt: skip
 
     def load_text(self, text: str) -> None:
         """See `TextArea.load_text`."""
@@ -120,10 +121,11 @@ class FieldRow(Widget):
         self.field = field
         self.offered: tuple[str, ...] = ()
         self._said: FieldMessage | None = None
+        hint = f"e.g. {field.example}" if field.example else ""
         self._input: LineInput | AreaInput = (
-            LineInput(text, compact=True, select_on_focus=False)
+            LineInput(text, hint, compact=True, select_on_focus=False)
             if field.lines == 1
-            else AreaInput(text)
+            else AreaInput(text, hint)
         )
         self._input.styles.height = field.lines
         self.styles.height = field.lines
