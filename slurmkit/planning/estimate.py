@@ -194,7 +194,7 @@ def estimate_in_all(requests: Sequence[Request]) -> Estimate:
     """Estimate the most that the job can use in any of the partitions it may run in.
 
     Args:
-        requests: the job in each partition that it names, at least one.
+        requests: the job in each partition in which it can start, at least one.
     """
     able = [request for request in requests if request.fitting] or requests
     return reduce(_most_of_both, map(estimate_range, able))

@@ -27,7 +27,7 @@ from slurmkit.planning.checks.live import (
 )
 from slurmkit.planning.checks.options import gpu_binding, unread_options
 from slurmkit.planning.checks.partition import named_partitions, partition_names
-from slurmkit.planning.checks.registry import check_all
+from slurmkit.planning.checks.registry import check_each, findings_on_all
 from slurmkit.planning.containers import ContainerStep, check_architecture, container_step
 from slurmkit.planning.estimate import Estimate, estimate_in_all
 from slurmkit.planning.fabric import with_nccl_variables
@@ -318,6 +318,8 @@ def _plan_and_check(
     resolved = resolve_spec(spec, site.capabilities)
     job = lay_out_job(resolved.spec, resolved.partitions, site.capabilities)
     requests = amounts_per_partition(job, site)
+    judged = check_each(requests, search=search)
+    able = [each.request for each in judged if each.fits] or requests
     array = job.spec.array
     chunks = split_array(array, array_limits_of(config)) if array is not None else ()
     submissions = write_submissions(job, chunks, site)
@@ -328,8 +330,8 @@ def _plan_and_check(
         *written,
         *check_secrets(job.spec),
         *(
-            check_all(requests, search=search)
-            if requests
+            findings_on_all(judged)
+            if judged
             else _limits_with_fixes(job, written, site, search=search)
         ),
         *(check_dependencies(slurm, job.spec) if slurm and job.spec.dependency else ()),
@@ -341,7 +343,7 @@ def _plan_and_check(
         warnings=_of(findings, "warning"),
         notes=_of(findings, "note"),
         changes=resolved.changes,
-        estimate=estimate_in_all(requests) if requests else None,
+        estimate=estimate_in_all(able) if able else None,
         spec=job.spec,
         capabilities_taken=site.capabilities.taken,
     )
@@ -495,7 +497,7 @@ def _limits_with_fixes(
 
     That number comes from the fixes, not from the user.
     """
-    found = check_all(amounts_with_fixes(job, findings, site), search=search)
+    found = findings_on_all(check_each(amounts_with_fixes(job, findings, site), search=search))
     return tuple(finding for finding in found if finding.code not in _OF_NODES)
 
 

@@ -7,6 +7,7 @@ run commands of Slurm, which are in `live`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -95,25 +96,36 @@ def check(request: Request, *, search: bool = True) -> tuple[Finding, ...]:
     )
 
 
-def check_all(requests: Sequence[Request], *, search: bool = True) -> tuple[Finding, ...]:
-    """Return the findings on one spec, judged in each partition it names.
+class Judged(NamedTuple):
+    """The job in one partition, and the findings on it there."""
+
+    request: Request
+    findings: tuple[Finding, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing keeps the job from starting in this partition."""
+        return not _errors(self.findings)
+
+
+def check_each(requests: Sequence[Request], *, search: bool = True) -> tuple[Judged, ...]:
+    """Judge one spec in each partition that it names; `search` is as for `check`."""
+    return tuple(Judged(request, check(request, search=search)) for request in requests)
+
+
+def findings_on_all(judged: Sequence[Judged]) -> tuple[Finding, ...]:
+    """Join the findings on one spec in each partition that it names.
 
     The job starts in any partition that fits. So an error in one partition becomes a warning when
     another partition fits, unless sbatch refuses the whole job for it.
-
-    Args:
-        requests: the job in each of its partitions.
-        search: as for `check`.
     """
-    judged = [(request, check(request, search=search)) for request in requests]
-    good = [request for request, findings in judged if not _errors(findings)]
-    if not good or len(good) == len(requests):
-        return tuple(dict.fromkeys(finding for _, findings in judged for finding in findings))
-    names = tuple(request.partition.name for request in good)
+    names = tuple(each.request.partition.name for each in judged if each.fits)
+    if not names or len(names) == len(judged):
+        return tuple(dict.fromkeys(finding for each in judged for finding in each.findings))
     in_each = (
-        _while_others_fit(finding, request, names)
-        for request, findings in judged
-        for finding in findings
+        _while_others_fit(finding, each.request, names)
+        for each in judged
+        for finding in each.findings
     )
     return tuple(dict.fromkeys(in_each))
 

@@ -361,3 +361,13 @@ def test_of_several_partitions_the_most_of_any_counts() -> None:
     )
     assert plan.estimate is not None
     assert plan.estimate.billing == 20
+
+
+def test_a_partition_in_which_the_job_never_starts_does_not_count() -> None:
+    known = with_partition("gpu", billing_weights={"cpu": 1.0}, max_time=600)
+    known = with_partition("cpu", known, billing_weights={"cpu": 5.0}, max_time=10)
+    spec = JobSpec(command=("x",), partition="gpu,cpu", cpus_per_task=4, mem="1G", time="30")
+    done = plan_offline(spec, SiteState(known, standing()))
+    assert [finding.code for finding in done.warnings] == ["partition-max-time"]
+    assert done.estimate is not None
+    assert done.estimate.billing == 4

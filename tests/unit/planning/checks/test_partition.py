@@ -19,7 +19,7 @@ from checked_requests import (
 from recorded_lab import capabilities, standing
 
 from slurmkit.planning.checks.fixes import request_builder
-from slurmkit.planning.checks.registry import check, check_all
+from slurmkit.planning.checks.registry import check, check_each, findings_on_all
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.model import Capabilities, Limits
 
@@ -253,7 +253,7 @@ def in_each(known: Capabilities, where: Any = None, **spec: Any) -> Any:
     others = [
         request_builder(replace(first, partition=known.partition(name)))(()) for name in names[1:]
     ]
-    return check_all((first, *others))
+    return findings_on_all(check_each((first, *others)))
 
 
 def test_beside_one_that_fits_an_error_is_a_warning() -> None:
@@ -302,7 +302,7 @@ def test_what_all_partitions_say_is_said_once() -> None:
 def test_one_partition_is_as_check_says() -> None:
     known = with_partition("gpu", max_time=60)
     asked = request(known, time="2:00:00")
-    assert check_all((asked,)) == check(asked)
+    assert findings_on_all(check_each((asked,))) == check(asked)
 
 
 def test_the_least_time_is_at_most_the_time_limit() -> None:
