@@ -21,6 +21,7 @@ from slurmkit.cli.job_options import (
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import in_colour, print_wrapped
 from slurmkit.cluster.cluster import Cluster
+from slurmkit.config.files import one_configuration
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.jobs.backends.choice import DefaultBackend
@@ -118,17 +119,18 @@ def submit_command(
     if parsable and as_json:
         raise BadInput("give either --parsable or --json, not both")
     cluster = Cluster()
-    planned, asked = _plan_job(cluster, options, refresh=refresh)
-    print_findings(planned)
-    _refuse_errors(planned, force=force)
-    planned = planned if no_import else _import_image(cluster, planned, asked.spec)
-    if backend is not None and cluster.name:
-        raise BadInput(
-            "over SSH slurmkit submits with the cluster's own sbatch; leave out --backend"
-        )
-    if backend is not None:
-        cluster.backend = DefaultBackend(cluster.slurm, backend)
-    job = cluster.submit(planned, force=force)
+    with one_configuration():
+        planned, asked = _plan_job(cluster, options, refresh=refresh)
+        print_findings(planned)
+        _refuse_errors(planned, force=force)
+        planned = planned if no_import else _import_image(cluster, planned, asked.spec)
+        if backend is not None and cluster.name:
+            raise BadInput(
+                "over SSH slurmkit submits with the cluster's own sbatch; leave out --backend"
+            )
+        if backend is not None:
+            cluster.backend = DefaultBackend(cluster.slurm, backend)
+        job = cluster.submit(planned, force=force)
     _print_sender()
     if as_json:
         as_json.print([_submitted_json(job, planned)])

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -67,12 +69,42 @@ SITE_FOLDER = Path("/etc/slurmkit")
 """Folder of the site's files."""
 
 
+class _Configuration:
+    """The configuration files as they were when they were read first."""
+
+    def __init__(self) -> None:
+        self.paths = _find_config_paths()
+        self.tables: dict[Path, Table] = {}
+
+
+_READ: ContextVar[_Configuration | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def one_configuration() -> Iterator[None]:
+    """Read each configuration file once, so that all that is decided here rests on the same.
+
+    Raises:
+        BadConfig: when the folder of the site's further files cannot be read.
+    """
+    token = _READ.set(_READ.get() or _Configuration())
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
 def config_paths() -> list[Path]:
     """List every path where a configuration file may be, weakest first.
 
     Raises:
         BadConfig: when the folder of the site's further files cannot be read.
     """
+    known = _READ.get()
+    return _find_config_paths() if known is None else known.paths
+
+
+def _find_config_paths() -> list[Path]:
     named = os.environ.get("SLURMKIT_CONFIG")
     folders = (*reversed(shared_config_folders()), config_folder())
     below_home = [folder / "config.toml" for folder in folders if folder.is_absolute()]
@@ -167,6 +199,15 @@ def load_config_file(path: Path) -> Table:
     Raises:
         BadConfig: when it cannot be read or is not TOML, or SLURMKIT_CONFIG names a missing file.
     """
+    known = _READ.get()
+    if known is None:
+        return _read_config_file(path)
+    if path not in known.tables:
+        known.tables[path] = _read_config_file(path)
+    return known.tables[path]
+
+
+def _read_config_file(path: Path) -> Table:
     try:
         return parse_config_text(path, path.read_text("utf-8"))
     except FileNotFoundError:

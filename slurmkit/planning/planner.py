@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from slurmkit.config.files import one_configuration
 from slurmkit.errors import BadInput, Refused, SlurmkitError
 from slurmkit.planning.arrays import (
     array_limits_of,
@@ -134,6 +135,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.errors if finding.unsafe)
 
 
+@one_configuration()
 def plan(
     spec: JobSpec, cluster: PlanTarget, *, ask: bool = True, known: SiteState | None = None
 ) -> Plan:
@@ -188,6 +190,7 @@ def with_past_waits(checked: Plan, cluster: PlanTarget) -> Plan:
     return msgspec.structs.replace(checked, estimate=known)
 
 
+@one_configuration()
 def plan_offline(spec: JobSpec, site: SiteState) -> Plan:
     """Plan from known facts of a cluster, without running any command.
 
