@@ -284,16 +284,23 @@ def fitting_nodes(
     )
 
 
-def selected_by_spec(spec: JobSpec, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the nodes that `exclude`, `constraint` and a long enough `nodelist` leave."""
+def selected_by_spec(
+    spec: JobSpec, nodes: tuple[Node, ...], wanted: int | None = None
+) -> tuple[Node, ...]:
+    """Return the nodes that `exclude`, `constraint` and a long enough `nodelist` leave.
+
+    Args:
+        spec: the job.
+        nodes: nodes of its partitions, in any state.
+        wanted: the job's nodes, where they are known; to a shorter list Slurm adds others.
+    """
     excluded, named = _names("exclude", spec.exclude), _names("nodelist", spec.nodelist)
-    if len(named) < (spec.least_nodes or 1):
-        named = set()
+    enough = len(named & {node.name for node in nodes}) >= (wanted or spec.least_nodes or 1)
     return tuple(
         node
         for node in nodes
         if node.name not in excluded
-        and (not named or node.name in named)
+        and (not enough or node.name in named)
         and satisfies(spec.constraint, node.features)
     )
 

@@ -21,6 +21,7 @@ from slurmkit.planning.request import (
     find_shortage,
     least_nodes_of,
     satisfies,
+    selected_by_spec,
 )
 from slurmkit.spec.findings import OVERCOMMITTED, Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec
@@ -372,21 +373,9 @@ def candidate_nodes(request: Request) -> tuple[Node, ...]:
 
 
 def selected_nodes(request: Request) -> tuple[Node, ...]:
-    """Return nodes of the partition, in any state, that the spec itself selects.
-
-    `--constraint`, `--nodelist` and `--exclude` count here.
-    """
-    spec = request.spec
+    """Return nodes of the partition, in any state, that the spec itself selects."""
     here = request.capabilities.nodes_of(request.partition.name)
-    excluded, named = _node_set(spec.exclude), _node_set(spec.nodelist)
-    enough = len(named & {node.name for node in here}) >= request.nodes
-    return tuple(
-        node
-        for node in here
-        if node.name not in excluded
-        and (not enough or node.name in named)
-        and satisfies(spec.constraint, node.features)
-    )
+    return selected_by_spec(request.spec, here, request.nodes)
 
 
 def _has_requested_gres(node: Node, request: Request) -> bool:
