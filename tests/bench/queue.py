@@ -51,13 +51,15 @@ def commands(lab: Lab) -> Iterator[Budget]:
     say(f"commands with {jobs:,} jobs in the queue")
     submit = ("sbatch", "--parsable", "--chdir=/tmp", "--gres=gpu:a100:1", "--time=60")
     own = [lab.run(*submit, "--wrap", "sleep 3600").strip() for _ in range(_HOLDING)]
-    waiting = lab.run(*submit, "--hold", "--wrap", "true").strip()
+    held = (*submit, "--hold")
+    waiting = lab.run(*held, "--wrap", "true").strip()
     request = ("--gpus-per-node=a100:1", "--time=10", "--", "true")
     pairs = (
         ("gpus", ("bash", "-c", _GPUS), ("slurmkit", "gpus"), 1.5, 0),
-        ("queue", ("squeue", "--all"), ("slurmkit", "queue"), 1.0, 400),
+        ("queue", ("squeue", "--all"), ("slurmkit", "queue"), 1.0, 250),
         ("why", ("squeue", "--all"), ("slurmkit", "why", waiting), 1.0, 400),
         ("plan", (*submit, "--test-only", "--wrap=true"), ("slurmkit", "plan", *request), 1.0, 400),
+        ("submit", (*held, "--wrap=true"), ("slurmkit", "submit", "--hold", *request), 1.0, 350),
     )
     for name, raw, ours, times, more in pairs:
         theirs, measured = lab.median_ms(raw, ours)
@@ -65,3 +67,4 @@ def commands(lab: Lab) -> Iterator[Budget]:
         what = f"slurmkit {name}, {jobs:,} jobs in the queue"
         yield Budget(what, measured, limit, theirs, measured <= times * theirs + more)
     lab.run("scancel", *own, waiting)
+    lab.run("scancel", "--me", "--name=wrap,true", "--state=PENDING")

@@ -2,7 +2,8 @@
 
 Prints JSON: `tui.py paint RUNS` starts it beside an empty Textual app and the bare import of
 Textual; `tui.py queue` and `tui.py nodes` use a view and watch the event loop meanwhile;
-`tui.py keys JSON` presses keys in programs on a terminal and waits for what they paint.
+`tui.py keys JSON` presses keys in programs on a terminal and waits for what they paint;
+`tui.py idle JSON` leaves them alone and looks at the processor time that they take.
 """
 
 import asyncio
@@ -108,6 +109,29 @@ def answers(argv: list[str], presses: int) -> list[float]:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(terminal)
+
+
+def idle(argv: list[str], seconds: float = 30.0) -> float:
+    """The part of one core that a program takes which is on a terminal and is left alone."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="150", LINES="45")
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell is wanted
+    try:
+        quiet(terminal, 5, 20)
+        before = processor_seconds(child)
+        quiet(terminal, seconds, seconds)
+        return (processor_seconds(child) - before) / seconds
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def processor_seconds(pid: int) -> float:
+    """Seconds of a process, without those of the commands that it has started."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory() -> float:
@@ -243,6 +267,8 @@ def main(what: str, runs: str = "7") -> None:
         print(json.dumps(found))
     elif what == "keys":
         print(json.dumps({name: answers(argv, 40) for name, argv in json.loads(runs).items()}))
+    elif what == "idle":
+        print(json.dumps({name: idle(argv) for name, argv in json.loads(runs).items()}))
     else:
         print(json.dumps(asyncio.run(stalls(live(), {"queue": in_queue, "nodes": in_nodes}[what]))))
 
