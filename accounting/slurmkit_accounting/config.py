@@ -21,7 +21,6 @@ PageSize = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]  # the largest size 
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-Event = Literal["start", "fail", "end"]
 PASSWORD_VARIABLE = "SLURMKIT_LDAP_PASSWORD"  # noqa: S105 - a name
 SampleInterval = Annotated[int, msgspec.Meta(ge=1, le=3600)]
 SampleDeadline = Annotated[float, msgspec.Meta(gt=0, le=60)]
@@ -179,18 +178,14 @@ class WebhookSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
-    """`[notify]`: how notices are sent, and to whom. A user's own file sets those of their jobs.
+    """`[notify]`: how notices are sent, and to whom.
 
     Attributes:
         by: notifiers, by name: `mail`, `webhook`, or a site's own.
-        jobs: events of your own jobs that you want notices of: `start`, `fail`, `end`.
-        to: your mail address for these notices.
         budgets: addresses that get every notice of a budget, besides its PI.
     """
 
     by: tuple[str, ...] = ("mail",)
-    jobs: tuple[Event, ...] = ()
-    to: str = ""
     budgets: tuple[str, ...] = ()
 
 

@@ -197,7 +197,7 @@ COMMANDS = {
     ),
     "notify": CommandEntry(
         "slurmkit_accounting.cli.notify:notify_command",
-        "Send notices when your jobs start, fail or end.",
+        "Choose which mails the service sends you about your jobs.",
         "accounting",
         here=True,
     ),

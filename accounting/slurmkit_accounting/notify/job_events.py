@@ -14,9 +14,10 @@ from slurmkit.errors import LedgerError
 from slurmkit_accounting.ledger.bulk_write import in_values, insert_missing
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.notices import WAITING, job_events, mailings
-from slurmkit_accounting.notify.notices import KIND
 from slurmkit_accounting.notify.spool import JobEvent, read_spool
 
+KIND = "job"
+"""The kind of notice that a mail about jobs is."""
 _BATCH = 2000  # events of the spool in one transaction
 _KEEP_SECONDS = 7 * 86400  # an event that comes again in this time is known
 _KEEP_MAILS_SECONDS = 90 * 86400  # a later start of an array's task would be told as its first

@@ -29,6 +29,7 @@ from slurmkit_accounting.ledger.schema.notices import mailings
 from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
 from slurmkit_accounting.notify.ended_job import EndedJobs, account_of, state_words
 from slurmkit_accounting.notify.job_events import (
+    KIND,
     EventsTakenError,
     WaitingEvent,
     begin_mailing,
@@ -56,7 +57,7 @@ from slurmkit_accounting.notify.mailings import (
     MailingPlan,
     is_of_the_day,
 )
-from slurmkit_accounting.notify.notices import KIND, mail_address_of
+from slurmkit_accounting.notify.notices import mail_address_of
 from slurmkit_accounting.notify.owners_files import FileReader
 from slurmkit_accounting.notify.spool import EventKind, JobEvent
 from slurmkit_accounting.plugins import Notice, Notifier, notifier

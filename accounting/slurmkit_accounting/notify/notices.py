@@ -1,8 +1,8 @@
-"""Notices of a user's own jobs: started, failed, ended."""
+"""Notices of budgets that are used to 80 and to 100 %."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,9 @@ from sqlalchemy import Connection, select
 
 from slurmkit.config.files import load_section
 from slurmkit.formats.display import printable
-from slurmkit.jobs.exit_codes import settle_exit_codes
-from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.poller import WatchedJob
-from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.allocations.model import load_allocations
 from slurmkit_accounting.calendar import Zone
-from slurmkit_accounting.config import BUDGETS_LAST_RELEASE, Event, NotifySection
+from slurmkit_accounting.config import BUDGETS_LAST_RELEASE, NotifySection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.allocations import allocations
@@ -26,72 +22,6 @@ from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send
 from slurmkit_accounting.plugins import Notice, notifier
 from slurmkit_accounting.reports.budget import NOTICES, budget_report
 from slurmkit_accounting.reports.counted import Question
-
-KIND = "job"
-
-
-class JobNotices:
-    """The events of jobs since the last call, as notices; the section selects the events.
-
-    Args:
-        section: `[notify]` of the configuration.
-        cluster: name of the cluster.
-        slurm: looks up whole exit codes of failed jobs, where sacct tells only `72 or 200`.
-    """
-
-    def __init__(self, section: NotifySection, cluster: str, slurm: SlurmCommands) -> None:
-        self._section = section
-        self._cluster = cluster
-        self._slurm = slurm
-        self._given: set[tuple[str, Event]] = set()
-        self._names: dict[str, str] = {}
-
-    def of(self, known: Mapping[str, WatchedJob]) -> Iterator[Notice]:
-        """Yield a notice for each wanted event that is new since the last call.
-
-        Args:
-            known: what the poller knows, by job id.
-        """
-        wanted = self._section.jobs
-        new: list[tuple[str, Event, JobInfo]] = []
-        for job_id, one in known.items():
-            if one.info is None:
-                continue
-            # The first name counts: slurmdbd calls a job "allocation" if only its end has arrived.
-            self._names.setdefault(job_id, one.info.name)
-            event = _event(one.info, over=one.over)
-            if event and (job_id, event) not in self._given:
-                self._given.add((job_id, event))
-                # A failure is also an end.
-                if event in wanted or (event == "fail" and "end" in wanted):
-                    new.append((job_id, event, one.info))
-        infos = settle_exit_codes(self._slurm, (info for _, _, info in new))
-        for (job_id, event, _), info in zip(new, infos, strict=True):
-            yield self._notice(job_id, event, info)
-
-    def _notice(self, job_id: str, event: Event, info: JobInfo) -> Notice:
-        word = {"start": "started", "fail": f"ended as {info.state}", "end": "completed"}[event]
-        name, where = printable(self._names[job_id]), printable(self._cluster)
-        text = (
-            f"Job {job_id} ({name}) on {where} {word}.\n"
-            f"partition {printable(info.partition)}, nodes {printable(info.node_list) or '?'},"
-            f" run time {info.elapsed or '?'}\n"
-        )
-        return Notice(
-            kind=KIND,
-            identity=f"{self._cluster}/{job_id}/{info.submitted}/{event}",
-            to=(self._section.to,) if self._section.to else (),
-            subject=f"job {job_id} ({name}) {word}",
-            text=text,
-            facts={"event": event, "cluster": self._cluster} | msgspec.to_builtins(info),
-        )
-
-
-def _event(info: JobInfo, *, over: bool) -> Event | None:
-    if over:
-        return "end" if info.state == "COMPLETED" else "fail"
-    return "start" if info.state == "RUNNING" else None
-
 
 BUDGETS_KIND = "budget"
 

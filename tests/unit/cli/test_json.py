@@ -27,7 +27,6 @@ WITHOUT_JSON = {
     "ledger serve",
     "log",
     "node-check",  # it has the JSON of node_check.py
-    "notify",
     "shell",
     "tui",
 }

@@ -140,20 +140,6 @@ def test_without_a_service_it_says_what_to_do(capsys: pytest.CaptureFixture[str]
     assert "this site has no ledger service that sends mails" in capsys.readouterr().err
 
 
-def test_watching_tells_that_the_service_does_it(users: Users) -> None:
-    done = users.notify(ALICE, "12")
-    assert "the site's ledger service mails you about jobs sent with --mail-type" in done.stderr
-    assert "[notify] jobs is not set" in done.stderr
-
-
-@pytest.mark.parametrize("words", [["-h"], ["--help"], ["12", "--help"]])
-def test_help_is_shown_wherever_it_is_asked_for(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_to_exit_code(notify_command, words) == 0
-    assert "[JOB_ID...] | settings [OPTIONS]" in capsys.readouterr().out
-
-
 def test_the_service_calls_no_function_that_does_not_ask_who_asks() -> None:
     def everything(books: Ledger) -> None:
         del books
