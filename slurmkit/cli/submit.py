@@ -24,7 +24,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import one_configuration
 from slurmkit.errors import BadInput, ImageError
 from slurmkit.formats.display import format_time, printable
-from slurmkit.jobs.backends.choice import DefaultBackend
+from slurmkit.jobs.backends.choice import DefaultBackend, check_backend
 from slurmkit.jobs.job import Job
 from slurmkit.planning.arrays import array_throttle
 from slurmkit.planning.containers import IMAGE_NOT_IMPORTED, import_image
@@ -119,17 +119,17 @@ def submit_command(
     if parsable and as_json:
         raise BadInput("give either --parsable or --json, not both")
     cluster = Cluster()
+    if backend is not None and cluster.name:
+        raise BadInput(
+            "over SSH slurmkit submits with the cluster's own sbatch; leave out --backend"
+        )
+    if backend is not None:
+        cluster.backend = DefaultBackend(cluster.slurm, backend)
     with one_configuration():
         planned, asked = _plan_job(cluster, options, refresh=refresh)
         print_findings(planned)
         _refuse_errors(planned, force=force)
         planned = planned if no_import else _import_image(cluster, planned, asked.spec)
-        if backend is not None and cluster.name:
-            raise BadInput(
-                "over SSH slurmkit submits with the cluster's own sbatch; leave out --backend"
-            )
-        if backend is not None:
-            cluster.backend = DefaultBackend(cluster.slurm, backend)
         job = cluster.submit(planned, force=force)
     _print_sender()
     if as_json:
@@ -201,6 +201,7 @@ def _refuse_errors(planned: Plan, *, force: bool) -> None:
     raise BadInput(f"not submitted: {count}{rest}")
 
 
+@one_configuration()
 def _plan_job(
     cluster: Cluster, options: dict[str, Any], *, refresh: bool
 ) -> tuple[Plan, CommandLineJob]:
@@ -208,6 +209,7 @@ def _plan_job(
     is_marked = click.get_current_context().meta[COMMAND_IS_MARKED]
     notes = (*take_batch_script(options, is_marked=is_marked), *typed_secret_notes(options["env"]))
     asked = parse_job_options(options)
+    check_backend(cluster.backend)
     if refresh:
         cluster.capabilities(refresh=True)
     _warn_of_odd_command(asked.spec)

@@ -28,6 +28,7 @@ from slurmkit.cluster.workflow_record import WorkflowRecord
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.job_states import state_kind
 from slurmkit.jobs.describe import format_state_counts
+from slurmkit.jobs.exit_codes import describe_end
 from slurmkit.jobs.lookup import read_jobs
 from slurmkit.jobs.poller import WatchedJob, settle_watched_codes
 from slurmkit.planning.planner import Plan
@@ -154,8 +155,7 @@ def _state_reason(job: WorkflowJobStatus, jobs: Mapping[str, WorkflowJobStatus])
         return waits_for(open_ones, None)
     if job.state == "CANCELLED":
         return given_up_reason(job, jobs) or "cancelled"
-    code = job.info.exit_code
-    return f"exit code {code}" if code and job.state != "COMPLETED" else ""
+    return describe_end(job.info.exit_code) if job.state != "COMPLETED" else ""
 
 
 def given_up_reason(job: WorkflowJobStatus, jobs: Mapping[str, WorkflowJobStatus]) -> str:
@@ -255,8 +255,8 @@ def _print_result(record: WorkflowRecord, known: dict[str, WatchedJob]) -> int:
 def _end_words(job: WorkflowJobStatus) -> str:
     """Describe how a job ended, as `FAILED, exit code 2 (job 12)`."""
     ids = ",".join(job.ids)
-    code = job.info.exit_code if job.info and job.state == "FAILED" else None
-    return f"{job.state}{f', exit code {code}' if code else ''}{f' (job {ids})' if ids else ''}"
+    how = describe_end(job.info.exit_code) if job.info and job.state == "FAILED" else ""
+    return f"{job.state}{f', {how}' if how else ''}{f' (job {ids})' if ids else ''}"
 
 
 def draw_tree(graph: Graph) -> list[tuple[str, str]]:

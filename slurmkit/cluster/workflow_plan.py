@@ -17,6 +17,7 @@ from slurmkit.errors import BadInput
 from slurmkit.formats.display import format_quantity
 from slurmkit.formats.job_ids import parse_index_spans
 from slurmkit.formats.tres import format_tres_minutes
+from slurmkit.jobs.backends.choice import check_backend
 from slurmkit.planning.checks.limits import EffectiveLimit
 from slurmkit.planning.checks.limits_use import (
     TresMinutesBudget,
@@ -116,9 +117,11 @@ def plan_workflow(
         ask: also let slurmctld judge the jobs (`sbatch --test-only`), once for jobs that are alike.
 
     Raises:
+        BadConfig: for a wrong `[submit]`, as a submit would.
         BadInput: naming the job, when one cannot be rendered at all.
         SlurmError: when Slurm does not answer.
     """
+    check_backend(cluster.backend)
     site = SiteState(cluster.capabilities(), cluster.standing())
     plans: dict[str, Plan] = {}
     judged: set[bytes] = set()

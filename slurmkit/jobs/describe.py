@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slurmkit.formats.display import format_time
 from slurmkit.formats.tres import format_gpus, gpu_types
+from slurmkit.jobs.exit_codes import describe_end
 
 if TYPE_CHECKING:
     from slurmkit.jobs.info import JobInfo
@@ -18,10 +19,10 @@ Fact = tuple[str, str]
 
 def progress_facts(info: JobInfo) -> list[Fact]:
     """Describe a job's state, times and nodes."""
-    code = f", exit code {info.exit_code}" if info.is_over and info.exit_code else ""
+    how = describe_end(info.exit_code) if info.is_over else ""
     waits = info.state == "PENDING"
     return [
-        ("State", format_state(info.state, info.reason) + code),
+        ("State", f"{format_state(info.state, info.reason)}{how and f', {how}'}"),
         ("Submitted", format_time(info.submitted)),
         ("Starts about" if waits else "Started", format_time(info.started)),
         *([("Elapsed", info.elapsed)] if not waits and not info.is_over else []),

@@ -103,8 +103,8 @@ def _with_codes(infos: Iterable[JobInfo], codes: Mapping[str, str]) -> list[JobI
 
 
 def is_in_doubt(info: JobInfo) -> bool:
-    """Return whether the exit code of a single job may lack 128."""
-    return not info.tally and len(parse_exit_code(info.exit_code).codes) > 1
+    """Return whether the exit code of a job, or of the worst part of one, may lack 128."""
+    return len(parse_exit_code(info.exit_code).codes) > 1
 
 
 def _with_code(info: JobInfo, code: str | None) -> JobInfo:
@@ -127,7 +127,7 @@ def read_squeue_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[st
         NoSuchJob: when it remembers none of a single job.
     """
     codes: dict[str, str] = {}
-    for batch in batch_job_ids(info.job_id for info in infos):
+    for batch in batch_job_ids(info.part or info.job_id for info in infos):
         argv = ["squeue", "--states=all", f"--jobs={','.join(batch)}"]
         for raw_id, code in read_records(slurm, argv, ("JobID", "exit_code")):
             codes[raw_id.strip()] = _parse_status(code.strip())
@@ -173,7 +173,7 @@ class _JsonAnswer(msgspec.Struct):
 
 def _read_json_codes(slurm: SlurmCommands, infos: Iterable[JobInfo]) -> dict[str, str]:
     """Read the exit codes of the jobs' last runs from `sacct --json`, by raw id."""
-    runs = _read_json(slurm, [info.job_id for info in infos])
+    runs = _read_json(slurm, [info.part or info.job_id for info in infos])
     return {str(run.job_id): code for run in runs if (code := _json_code(run.exit_code))}
 
 
@@ -220,6 +220,14 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def describe_end(text: str | None) -> str:
+    """Write `3:0` as `exit code 3`, and `0:9` as `signal 9 (SIGKILL)`; empty if it is unknown."""
+    codes, number = parse_exit_code(text)
+    if codes:
+        return f"exit code {describe_exit_codes(codes)}"
+    return f"signal {number} ({signal_name(number)})" if number else ""
 
 
 def describe_exit_codes(codes: tuple[int, ...]) -> str:

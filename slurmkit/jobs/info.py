@@ -31,7 +31,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
         cancelled_by: name (or else uid) of the user who cancelled it; None when unknown.
         time_limit: as Slurm prints it; empty when unknown.
         tally: number of parts by state, for an array or het job; empty for any other.
-        part: id of one of the parts, for an array or het job; empty for any other.
+        part: id of the part with `raw_id`, for an array or het job; the worst, once all have
+            ended. Empty for any other job.
         output: path of the log with Slurm's patterns filled in; None when unknown.
         gpu_indices: GPU indices by node while the job holds them; empty when unknown.
         source: the command that gave the facts.

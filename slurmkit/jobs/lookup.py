@@ -203,28 +203,30 @@ def summarize_parts(job_id: str, parts: Mapping[str, JobInfo]) -> JobInfo:
     """Merge the parts of an array or het job into one JobInfo."""
     infos = list(parts.values())
     live = [info for info in infos if not info.is_over]
-    state = _live_state(live) if live else worst_job(infos).state
+    worst = worst_job(infos)
     first = min((info.started for info in infos if info.started), default=None)
     last = max((info.ended for info in infos if info.ended), default=None)
     end = int(time.time()) if live else last or int(time.time())
-    # An example part that Slurm accepts in a query.
-    example = queryable_id(next((part for part in parts if "[" not in part), next(iter(parts))))
+    single = next((info for info in infos if "[" not in info.job_id), infos[0])
+    example = single if live else worst
     holding = [info for info in live if info.state != "PENDING"]
     return msgspec.structs.replace(
         infos[0],
         job_id=job_id,
-        state=state,
-        reason=live[0].reason if live else worst_job(infos).reason,
+        # The exit code is asked for by these two.
+        raw_id=example.raw_id,
+        part=example.part or queryable_id(example.job_id),
+        state=_live_state(live) if live else worst.state,
+        reason=live[0].reason if live else worst.reason,
         tally=count_states(parts),
-        part=infos[0].part or example,
         node_list=merge_node_lists(info.node_list for info in (holding or infos)),
         tres=_add_tres(info.tres for info in holding),
         elapsed=format_duration(max(0, end - first)) if first else "",
         submitted=min((info.submitted for info in infos if info.submitted), default=None),
         started=first,
         ended=None if live else last,
-        exit_code=None if live else worst_job(infos).exit_code,
-        cancelled_by=None if live else worst_job(infos).cancelled_by,
+        exit_code=None if live else worst.exit_code,
+        cancelled_by=None if live else worst.cancelled_by,
         output=None,
         source="sacct" if all(info.source == "sacct" for info in infos) else "squeue",
     )

@@ -62,7 +62,7 @@ def test_from_submit_to_report(lab: Lab) -> None:
         f"c2 {','.join(map(str, facts['gpu_indices']['c2']))}",
         "c2 done",
     ]
-    assert f"job {job_id} ended: COMPLETED, exit code 0:0" in log.stderr
+    assert f"job {job_id} ended: COMPLETED, exit code 0" in log.stderr
 
     wait_for_state(lab, job_id, "COMPLETED", source="sacct")
     row = lab.run("sacct", "-XnPj", job_id, "-o", "ElapsedRaw,AllocTRES").stdout.strip()

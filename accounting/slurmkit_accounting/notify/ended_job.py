@@ -18,6 +18,7 @@ from slurmkit.diagnose.model import EndExplanation
 from slurmkit.errors import ControllerDown, DatabaseDown, SlurmkitError, SlurmTimeout
 from slurmkit.formats.display import printable
 from slurmkit.formats.durations import format_duration
+from slurmkit.jobs.exit_codes import describe_end
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.lookup import (
     WORST_FIRST,
@@ -274,7 +275,8 @@ def _event_words(event: JobEvent) -> str:
     """Return how a job ended in slurmctld's words, where neither sacct nor the ledger knows."""
     facts = event.facts
     code = facts.get("exit_code", "0:0")
-    code = "" if code == "0:0" else f" with exit code {code}"
+    how = "" if code == "0:0" else describe_end(code)
+    code = f" with {how}" if how.startswith("exit") else f" by {how}" if how else ""
     after = f", after {facts['run_time']}" if "run_time" in facts else ""
     return f"{state_words(facts.get('state', 'unknown'))}{code}{after} (source: slurmctld)"
 

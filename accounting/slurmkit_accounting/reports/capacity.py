@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +24,6 @@ from slurmkit_accounting.reports.model import (
     Report,
     Series,
     Value,
-    sum_columns,
 )
 from slurmkit_accounting.reports.panels import bars_panel, gpu_hours_of, used_panel
 from slurmkit_accounting.reports.rates import NO_GPU_NAME, Rates
@@ -54,8 +53,9 @@ _DEFINITIONS = (
         " capacity_gpu_hours; with filters only those of the runs that match"
     ),
     (
-        "gpu_hours_used, gpu_efficiency: of the runs that ended in the month and whose GPUs were"
-        " measured for at least half of their time; what was measured stands for the whole run"
+        "gpu_hours_used, gpu_efficiency: of what gpu_hours counts, the part of runs that have ended"
+        " and whose GPUs were measured for at least half of their time; what was measured stands"
+        " for the whole run"
     ),
     (
         "wait_hours: from submission to start, summed over the runs that started in the month; jobs"
@@ -115,6 +115,7 @@ def capacity_report(ledger: Ledger, question: Question) -> Report:
     asked = replace(question, units=frozenset(("month",)), filters=others)
     with ledger.transaction() as connection:
         counted = CountedUsage(connection, asked, ("month", "cluster", "gpu_type"))
+        counted.spread_gpu_use(connection)
         found: dict[tuple[str, str], _TypeCapacity] = defaultdict(_TypeCapacity)
         for (month, _), by_type in _by_month_and_cluster(connection, counted).items():
             for gpu_type, each in _with_whole_gpus(by_type, counted.rates).items():
@@ -129,7 +130,7 @@ def capacity_report(ledger: Ledger, question: Question) -> Report:
             by=BY,
             filters=question.filters,
             job=question.job,
-            total=sum_columns(COLUMNS, rows),
+            total=_total(found.values(), counted),
             definitions=_DEFINITIONS,
             notes=() if rows else unknown_names(connection, question, counted.dimensions),
             **provenance.ledger_fields(ledger, connection, question.now, question.scope),
@@ -264,6 +265,12 @@ def _row(month: str, gpu_type: str, found: _TypeCapacity, counted: CountedUsage)
         "wait_hours": values.get("wait_hours", None if nothing is None else 0.0),
         "wait_hours_mean": _mean_wait(tally),
     }
+
+
+def _total(each_row: Collection[_TypeCapacity], counted: CountedUsage) -> dict[str, Value]:
+    """Return all rows as one, as other reports of usage do: what was not measured adds nothing."""
+    total = _row("", "", _sum(each_row), counted) if each_row else {}
+    return {name: value for name, value in total.items() if name not in BY}
 
 
 def _share(held: Value, capacity: Fraction | None) -> float | None:

@@ -30,7 +30,11 @@ from slurmkit_accounting.usage.closed_months import (
     load_closed_months,
     load_closed_usage,
 )
-from slurmkit_accounting.usage.partial import Sums, usage_while_suspended
+from slurmkit_accounting.usage.partial import (
+    Sums,
+    gpu_use_moved_to_when_it_was,
+    usage_while_suspended,
+)
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, query_single_runs
 
 Labels = tuple[str, ...]
@@ -140,6 +144,15 @@ class CountedUsage:
             each for each in corrections if self._keeps(each.key) and self._in_window[each.part]
         ]
         self._tracked = _clusters_with_gpus(connection)
+
+    def spread_gpu_use(self, connection: Connection) -> None:
+        """Count measured GPU use while it went on, not where a run ended."""
+        moved = gpu_use_moved_to_when_it_was(connection, self.edges, self.question.job)
+        self.cells += [
+            (part, key, sums)
+            for part, key, sums in moved
+            if self._in_window[part] and self._keeps(key)
+        ]
 
     def rows(self, by: Sequence[str]) -> dict[Labels, Tally]:
         """Return a tally for each combination of values of some dimensions."""

@@ -9,12 +9,29 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, TextClause, func, select, text, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    TextClause,
+    and_,
+    func,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
 from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
 from slurmkit_accounting.ledger.schema.types import begins_with
 from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
-from slurmkit_accounting.usage.bins import UsageKey, UsageRun, usage_in_window
+from slurmkit_accounting.usage.bins import (
+    UsageKey,
+    UsageRun,
+    make_usage_key,
+    measured_use,
+    parse_alloc_tres,
+    usage_in_window,
+)
 from slurmkit_accounting.usage.tables import load_eras as known_eras
 
 Edges: TypeAlias = tuple[int, ...]
@@ -56,6 +73,54 @@ def usage_of_job(
     """Compute usage of the runs of one job: `12` (with all its parts) or `12_3`."""
     where = (is_of_job(job), runs.c.start < edges[-1])
     return _split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
+
+
+def gpu_use_moved_to_when_it_was(
+    connection: Connection, edges: Edges, job: str | None
+) -> Iterator[PartialUsage]:
+    """Compute what makes measured GPU use grow evenly over each run, as what it holds does.
+
+    The usage tables have it at the end of the run, under the first of its GPU types. What is added
+    to one part and key is subtracted from another.
+
+    Args:
+        connection: to the ledger.
+        edges: epoch seconds at which the parts begin and end.
+        job: only this job; None for all jobs.
+    """
+    crossing = (and_(runs.c.start < edge, runs.c.end > edge) for edge in edges)
+    several_types = runs.c.alloc_tres.like("%gres/gpu:%gres/gpu:%")
+    overlap = (runs.c.start < edges[-1], runs.c.end > edges[0])
+    query = select(*_HELD).where(_COUNTED, runs.c.gpu_used_permille.is_not(None), *overlap)
+    query = query.where(or_(several_types, *crossing))
+    known = known_eras(connection)
+    for row in connection.execute(query if job is None else query.where(is_of_job(job))):
+        run = UsageRun(*row)
+        yield from _moved_gpu_use(run._replace(era=known.of(run.submit)), edges)
+
+
+def _moved_gpu_use(run: UsageRun, edges: Edges) -> Iterator[PartialUsage]:
+    start, end, tres = run.start or 0, run.end or 0, parse_alloc_tres(run.alloc_tres)
+    *_, used, measured, _ = measured_use(run, tres)
+    if not measured:
+        return
+    gpus = sum(count for _, count in tres.gpus)
+    for part, (begin, until) in enumerate(pairwise(edges)):
+        if begin < end <= until:
+            yield PartialUsage(
+                part, make_usage_key(run, tres.gpus[0][0]), _gpu_use(-used, -measured)
+            )
+        if (seconds := min(end, until) - max(start, begin)) > 0:
+            for kind, count in tres.gpus:
+                # Both are whole numbers per second and GPU, so there is no remainder.
+                share, of = seconds * count, (end - start) * gpus
+                sums = _gpu_use(used * share // of, measured * share // of)
+                yield PartialUsage(part, make_usage_key(run, kind), sums)
+
+
+def _gpu_use(used: int, measured: int) -> Sums:
+    amounts = {"gpu_used_ms": used, "gpu_measured_ms": measured}
+    return tuple(amounts.get(name, 0) for name in SUMS)
 
 
 def usage_of_retracted_runs(

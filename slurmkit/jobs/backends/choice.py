@@ -66,6 +66,18 @@ class DefaultBackend(CommandsBackend):
             else super().submit(submission, overrides)
         )
 
+    def check(self) -> None:
+        """Check that the wanted backend is there, before anything is planned or sent.
+
+        Raises:
+            BadConfig: when the configuration cannot be used.
+            BadInput: when no backend has the name asked for.
+            BrokenPlugin: when the backend cannot be used.
+        """
+        self._wanted = self._wanted or configured_backend()
+        if self._wanted != AUTO:
+            load_plugin("backends", self._wanted)
+
     def _choose(self) -> Backend | None:
         """Return the backend that submits; None means commands, until many jobs were submitted."""
         self._wanted = self._wanted or configured_backend()
@@ -74,6 +86,12 @@ class DefaultBackend(CommandsBackend):
         elif self._sent >= _SUBMITS_WORTH_PYSLURM and isinstance(self._slurm, LocalSlurmCommands):
             self._sender = _pyslurm_if_usable(self._slurm)
         return self._sender
+
+
+def check_backend(backend: Backend) -> None:
+    """Check the choice of a backend, as `DefaultBackend.check`; any other was chosen already."""
+    if isinstance(backend, DefaultBackend):
+        backend.check()
 
 
 def configured_backend() -> str:

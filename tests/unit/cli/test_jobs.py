@@ -177,7 +177,7 @@ def test_log_prints_bytes_and_the_end(jobs: FakeJobs, run: Run, tmp_path: Path) 
     jobs.ends("7", STDOUT=str(path))
     assert run("log", "-n", "2", "7") == (0, "2\n3\n", "")
     code, out, err = run("log", "-f", "7")
-    assert (code, out, err) == (0, "1\n2\n3\n", "job 7 ended: COMPLETED, exit code 0:0\n")
+    assert (code, out, err) == (0, "1\n2\n3\n", "job 7 ended: COMPLETED, exit code 0\n")
 
 
 def test_cancel_names_each(jobs: FakeJobs, run: Run) -> None:

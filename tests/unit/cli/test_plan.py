@@ -39,6 +39,26 @@ def test_plan_prints_the_script_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert "GPU" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("backnd = 'commands'", "backnd"),
+        ("backend = 'nonesuch'", "no plugin 'nonesuch'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "submit"])
+def test_plan_and_submit_refuse_the_same_configuration(
+    command: str, section: str, says: str, tmp_path: Path, border: FakeSlurm,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Finding newcomer-2, polish: plan took a key of `[submit]` that submit refused."""
+    (tmp_path / "slurmkit").mkdir()
+    (tmp_path / "slurmkit" / "config.toml").write_text(f"[submit]\n{section}\n", "utf-8")
+    assert run(command, "--time", "1", "--", "hostname") == 2
+    assert says in capsys.readouterr().err
+    assert border.asked == []
+
+
 def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("plan", "--json", "--time", "1", "hostname") == 0
     made = json.loads(capsys.readouterr().out)["rows"][0]

@@ -14,6 +14,7 @@ from slurmkit.errors import ControllerDown
 from slurmkit.jobs.accounting_records import read_runs, read_steps
 from slurmkit.jobs.exit_codes import (
     ExitCode,
+    describe_end,
     describe_exit_codes,
     parse_exit_code,
     sacct_exit_code,
@@ -196,6 +197,44 @@ def test_the_codes_of_many_jobs_are_asked_for_in_batches() -> None:
     assert [len(words.split(",")) for words in batches] == [50] * 10
 
 
+def test_the_code_of_the_worst_task_of_an_array_is_settled() -> None:
+    """Finding newcomer N14: `slurmkit job` of an array said `exit code 1 or 129`."""
+    jobs = FakeJobs("24.11.5")
+    for task, state, code in (("1", "COMPLETED", "0:0"), ("2", "FAILED", "1:0")):
+        jobs.runs.append({"JobID": f"7_{task}", "JobIDRaw": f"1{task}", "State": state,
+                          "ExitCode": code})  # fmt: skip
+    jobs.runs.append({"JobID": "8", "State": "FAILED", "ExitCode": "1:0"})
+    jobs.json = json.dumps(
+        {"jobs": [*json.loads(answer(12, 129))["jobs"], *json.loads(answer(8, 1))["jobs"]]}
+    )
+    cluster = jobs.cluster()
+    infos = read_jobs(cluster.backend, cluster.slurm, ["7", "8"])
+    assert {each: info and info.exit_code for each, info in infos.items()} == {
+        "7": "129:0", "8": "1:0"
+    }  # fmt: skip
+    array = infos["7"]
+    assert array is not None
+    assert (array.part, array.raw_id, array.tally) == ("7_2", "12", {"COMPLETED": 1, "FAILED": 1})
+    assert [argv for argv in jobs.asked("sacct") if "--json" in argv] == [
+        ["sacct", "--json", "--jobs=7_2,8"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1:0", "exit code 1"),
+        ("1 or 129", "exit code 1 or 129 (128 + 1, SIGHUP)"),
+        ("0:9", "signal 9 (SIGKILL)"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_an_end_has_one_spelling(text: str | None, words: str) -> None:
+    """Finding newcomer N14: `workflow show` said 1:0, and `wait` 1."""
+    assert describe_end(text) == words
+
+
 def test_codes_of_steps_are_settled_by_one_look() -> None:
     """Finding newcomer N14: each step that ended with 1 was said to have ended with 1 or 129."""
     run = json.loads(answer(15, 1))["jobs"][0]
@@ -239,7 +278,7 @@ def test_a_watch_hears_of_an_end_before_codes_are_asked_for() -> None:
     assert sum("--json" in argv for argv in jobs.slurm.asked) == 2
 
 
-def test_an_array_shows_the_doubt_and_its_outcome_the_code() -> None:
+def test_an_array_and_its_outcome_show_the_same_code() -> None:
     """Finding submission 3."""
     jobs = FakeJobs("24.11.5")
     jobs.runs = [
@@ -248,7 +287,7 @@ def test_an_array_shows_the_doubt_and_its_outcome_the_code() -> None:
     ]
     jobs.json = answer(9, 137)
     job = jobs.cluster().job("7")
-    assert job.info().exit_code == "9 or 137"
+    assert job.info().exit_code == "137:0"
     assert job.outcome().exit_code == 137
     assert "7_2: failed with exit code 137 (128 + 9, SIGKILL)" in job.outcome().words
 

@@ -13,6 +13,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs, read_my_ended, read_my_jobs, read_my_queue
 from slurmkit.diagnose.model import Explanation
 from slurmkit.errors import SlurmError
+from slurmkit.jobs.exit_codes import settle_step_codes
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.log import FilePiece, LogFile, read_piece
 from slurmkit.jobs.lookup import read_batch_script
@@ -112,6 +113,20 @@ def _explain(asker: ClusterReader, job_id: str) -> Explanation:
     return explain(asker.cluster, job_id, probe=True)
 
 
+def _read_steps(asker: ClusterReader, *ids: str) -> StepsSnapshot:
+    """Read the steps of jobs; those of one job with whole exit codes."""
+    answer = read_step_uses(asker.slurm, ids)
+    if len(ids) > 1:  # `sacct --json` prints much about each step
+        return answer
+    codes = {row.step_id: row.exit_code for row in answer.rows if not row.is_allocation}
+    codes = settle_step_codes(asker.slurm, ids[0], codes)
+    rows = [
+        msgspec.structs.replace(row, exit_code=codes.get(row.step_id, row.exit_code))
+        for row in answer.rows
+    ]
+    return msgspec.structs.replace(answer, rows=tuple(rows))
+
+
 def _read_script(asker: ClusterReader, job_id: str) -> str:
     return read_batch_script(asker.slurm, job_id)
 
@@ -175,9 +190,7 @@ QUESTION_KINDS = {
         "slurmkit_tui.feed.knowledge:ClusterData", "scontrol", _read_cluster_data
     ),
     "past": QuestionKind("slurmkit_tui.jobform.past_jobs:PastJob", "sacct", _read_past_job),
-    "steps": QuestionKind(
-        StepsSnapshot, "sacct", lambda asker, *ids: read_step_uses(asker.slurm, ids)
-    ),
+    "steps": QuestionKind(StepsSnapshot, "sacct", _read_steps),
     "uses": QuestionKind(
         UserEfficiency, "sacct", lambda asker: read_user_efficiency(asker.slurm, asker.me)
     ),

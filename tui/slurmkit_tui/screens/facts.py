@@ -16,6 +16,7 @@ from slurmkit.jobs.describe import (
     progress_facts,
     restart_facts,
 )
+from slurmkit.jobs.exit_codes import describe_end
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.run_history import RunRecord, restart_words
 from slurmkit.state.gpumap_model import Gpu, GpuSharing
@@ -88,7 +89,7 @@ def ended_facts(job: MyJobRow) -> list[Fact]:
     """Return the facts in the row of an ended job."""
     return [
         ("Name", job.name),
-        ("State", f"{job.state}, exit code {job.exit_code or 'unknown'}"),
+        ("State", f"{job.state}, {describe_end(job.exit_code) or 'exit code unknown'}"),
         ("Ended", format_time(job.ended)),
         ("GPUs", job.gpus),
     ]

@@ -106,7 +106,7 @@ def test_slurmdbd_is_waited_for_but_not_for_ever(lab: Lab, monkeypatch: pytest.M
         lab.run()
     monkeypatch.setattr("slurmkit_accounting.notify.ended_job.time.time", lambda: NOW + 3600)
     lab.run(NOW + 3600)
-    assert "Failed with exit code 3:0, after 00:10:00 (source: slurmctld)." in text_of(lab.mails[0])
+    assert "Failed with exit code 3, after 00:10:00 (source: slurmctld)." in text_of(lab.mails[0])
 
 
 def test_a_job_of_another_cluster_is_not_taken_for_one_of_this(lab: Lab) -> None:

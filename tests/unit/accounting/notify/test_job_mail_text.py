@@ -76,7 +76,7 @@ def test_to_others_a_mail_shows_no_text_of_the_user(lab: Lab, tmp_path: Path, ad
     assert sorted(lab.subjects) == ["Array 20: 1 failed", "Job 12 failed", "Job 14 started"]
     assert TEXT not in everything(lab)
     first = next(mail for mail in lab.mails if mail["Subject"] == "Job 12 failed")
-    assert "Failed with exit code 1:0, after 00:10:00 (source: slurmctld)." in text_of(first)
+    assert "Failed with exit code 1, after 00:10:00 (source: slurmctld)." in text_of(first)
     assert "Not shown: job name and log: this is not its owner's address" in text_of(first)
 
 
