@@ -31,6 +31,7 @@ from slurmkit_tui.feed.history import (
     GpuCurve,
     HeldGpus,
     HourlyGpus,
+    SeenHour,
     Span,
     make_curve,
     memory_path,
@@ -466,6 +467,30 @@ def test_the_ledger_goes_before_the_screens_own_answers() -> None:
     assert curve.used == (None, None, None)
 
 
+def test_a_curve_begins_with_what_is_known() -> None:
+    use = HeldGpus(LAST - 7 * HOUR, HOUR, {"a100": 7.5})
+    hour = SeenHour(LAST - 6 * HOUR, nodes=1, held={"a100": 2.0})
+    for ledger, seen, first in (((use,), (hour,), 7), ((), (hour,), 6), ((), (), 23)):
+        found = make_curve(ledger, seen, SPANS["24h"], now=NOW)
+        assert found.begins == tuple(range(LAST - first * HOUR, LAST + 1, HOUR))
+        assert found.is_known is bool(ledger or seen)
+    now = SeenHour(LAST, queues=1, wanted=3.0)
+    assert len(make_curve((), (now,), SPANS["7d"], now=NOW).begins) == 4
+
+
+async def test_the_cursor_stays_at_the_present_while_the_curve_grows() -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
+        plot = app.view.query_one(GpuPlot)
+        for hours in (5, 6):
+            plot.show(curve(held={"a100": (1.0,) * hours}))
+            assert plot.cursor == hours - 1
+        plot.mark(2)
+        plot.show(curve(held={"a100": (1.0,) * 7}))
+        assert plot.cursor == 2
+
+
 def test_a_type_that_comes_later_was_zero_before() -> None:
     history = HourlyGpus()
     history.add_nodes(LAST, {"a100": 4}, {"a100": 4})
@@ -649,17 +674,19 @@ def test_a_console_without_heavy_lines_has_a_bar_in_ascii(
 @pytest.mark.parametrize(
     ("top", "rows", "ticks"),
     [
-        (64.0, 3, {3: "64"}),
-        (64.0, 4, {2: "32", 4: "64"}),
-        (21.0, 11, {5: "10", 11: "21"}),
-        (1.0, 4, {2: "0.5", 4: "1"}),
-        (5000.0, 10, {5: "2500", 10: "5000"}),
+        (64.0, 3, ["50"]),
+        (64.0, 4, ["50"]),
+        (31.0, 11, ["10", "20", "30"]),
+        (17.0, 4, ["10"]),
+        (8.0, 6, ["5"]),
+        (1.0, 4, ["0.5", "1"]),
+        (5000.0, 10, ["2000", "4000"]),
     ],
 )
-def test_a_tick_says_what_a_full_line_of_cells_means(
-    top: float, rows: int, ticks: dict[int, str]
-) -> None:
-    assert y_ticks(top, rows) == ticks
+def test_ticks_are_round_numbers(top: float, rows: int, ticks: list[str]) -> None:
+    found = y_ticks(top, rows)
+    assert list(found.values()) == ticks
+    assert [float(words) for words in ticks] == list(found)
 
 
 def test_the_smallest_of_many_types_share_a_sign() -> None:
@@ -702,8 +729,8 @@ def test_unknown_numbers_are_said_to_be_unknown() -> None:
 
 def test_times_below_a_plot_leave_room() -> None:
     day = curve(held={"a": (1.0,) * 24})
-    assert len(time_ticks(day, 40)) == 4
-    assert time_ticks(day, 200)[0] == (0, "23:00")
+    assert [words for _, words in time_ticks(day, 40)] == ["00:00", "06:00", "12:00", "18:00"]
+    assert time_ticks(day, 240)[0] == (0, "23:00")
     week = curve(held={"a": (1.0,) * 168})
     assert [words for _, words in time_ticks(week, 200)][:2] == ["07 Nov", "08 Nov"]
 

@@ -24,6 +24,7 @@ HOUR = 3600
 _DAY = 24 * HOUR
 _KEPT = 30 * 24  # hours
 _SAVE_EVERY = 300.0  # seconds
+_LEAST_STRETCHES = 4  # of a curve
 
 
 class Span(NamedTuple):
@@ -278,6 +279,8 @@ def make_curve(
 ) -> GpuCurve:
     """Join what the ledger and the screen's own answers know of a time until now.
 
+    It begins with the first stretch of which anything is known.
+
     The ledger counts every second, so it goes first; hours after its last ingest come from the
     screen's own answers.
 
@@ -288,7 +291,7 @@ def make_curve(
         now: epoch seconds; the last stretch contains it.
         types: all GPUs there are, by type: the order of the types must not change with their use.
     """
-    begins = span.begins(now)
+    begins = _known_part(span.begins(now), ledger, seen)
     by_stretch = {_stretch(begins, use.begin, use.seconds): use for use in ledger}
     seen_by_stretch: dict[int, list[SeenHour]] = defaultdict(list)
     for hour in seen:
@@ -320,6 +323,16 @@ def make_curve(
             for _, hours in stretches
         ),
     )
+
+
+def _known_part(
+    begins: Sequence[int], ledger: Sequence[HeldGpus], seen: Sequence[SeenHour]
+) -> tuple[int, ...]:
+    """Leave out the stretches before the first known one, so that a new cluster's curve is wide."""
+    known = [_stretch(begins, use.begin, use.seconds) for use in ledger]
+    known += [_stretch(begins, hour.begin, HOUR) for hour in seen]
+    first = min((at for at in known if at >= 0), default=0)
+    return tuple(begins[min(first, max(0, len(begins) - _LEAST_STRETCHES)) :])
 
 
 def by_size(types: Mapping[str, float]) -> list[str]:

@@ -314,7 +314,7 @@ class CurveBox(HomeBox):
 
     def title(self, overview: Overview) -> str:
         """See `HomeBox.title`."""
-        name, room = "Last 24 hours", self.size.width - 4
+        name, room = f"Last {len(overview.curve.begins)} hours", self.size.width - 4
         words = (use_in_words(overview.curve), use_in_words(overview.curve, short=True), "")
         titles = (f"{name}  {each}".rstrip() for each in words)
         return next((title for title in titles if len(title) <= room), name)

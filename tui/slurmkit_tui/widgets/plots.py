@@ -35,6 +35,7 @@ _THERE, _WANTED, _UNKNOWN, _CURSOR = "─•?│"
 _UNKNOWN_WORD = "unknown"  # where there is room for it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEAST_ROWS = 4  # of a plot; below that nothing can be read from it
+_ROUND_HOURS = (1, 2, 3, 6, 12, 24)  # between two ticks
 _ALL = 0.95  # a share above that is as good as all
 
 
@@ -135,7 +136,8 @@ class GpuPlot(Widget):
         cursor = self.cursor
         if self.can_focus and curve is not None:
             last = len(curve.begins) - 1
-            self.cursor = last if cursor is None else min(cursor, last)
+            was_last = self._curve is not None and cursor == len(self._curve.begins) - 1
+            self.cursor = last if cursor is None or was_last else min(cursor, last)
         if (curve, words, cursor) == (self._curve, self._words, self.cursor):
             return
         self._curve, self._words = curve, words
@@ -231,7 +233,7 @@ class GpuPlot(Widget):
         plotter.ylim(top / rows / 2, top)
         plotter.xlim(0, count)
         marks = y_ticks(top, rows)
-        plotter.yticks([top * row / rows for row in marks], list(marks.values()))
+        plotter.yticks(list(marks), list(marks.values()))
         ticks = time_ticks(curve, width)
         plotter.xticks([at for at, _ in ticks], [words for _, words in ticks])
         columns = [at * count / (width * 2) for at in range(width * 2)]
@@ -343,18 +345,20 @@ def curve_top(curve: GpuCurve) -> float:
     return max(1.0, base, min(wanted, 2 * base))
 
 
-def y_ticks(top: float, rows: int) -> dict[int, str]:
-    """Return the lines of cells that have a tick, counted from 1 at the bottom, with its text.
+def y_ticks(top: float, rows: int) -> dict[float, str]:
+    """Return the round numbers with a tick, and their texts.
 
-    A full cell of line `n` of `rows` means `n / rows` of the top.
+    There is at most one tick for every two lines, and three in all. plotext puts a tick on the line
+    up to which it draws that number.
     """
-    middle = rows // 2
-    lines = (middle, rows) if middle > 1 else (rows,)
-    digits = 0 if top >= min(rows, 10) else 1  # a line of cells tells little more
-    return {line: f"{top * line / rows:.{digits}f}".removesuffix(".0") for line in lines}
+    most = max(1, min(3, rows // 2))
+    steps = (base * 10.0**power for power in range(-1, 10) for base in (1, 2, 5))
+    step = next(step for step in steps if top / step < most + 1)
+    numbers = (step * at for at in range(1, most + 1))
+    return {at: f"{at:.1f}".removesuffix(".0") for at in numbers if at <= top}
 
 
-def _margin(ticks: Mapping[int, str]) -> int:
+def _margin(ticks: Mapping[float, str]) -> int:
     """Return the cells to the left of a plot: the longest tick, and the axis."""
     return max(map(len, ticks.values())) + 1
 
@@ -416,14 +420,11 @@ def _amount(value: float | None) -> str:
 
 def time_ticks(curve: GpuCurve, width: int) -> list[tuple[int, str]]:
     """Return positions and texts of times below a plot: hours within a day, else days."""
-    several_days = curve.seconds * len(curve.begins) > 26 * HOUR
-    words = [
-        datetime.fromtimestamp(begin, UTC)
-        .astimezone()
-        .strftime("%d %b" if several_days else "%H:%M")
-        for begin in curve.begins
-    ]
-    first_of_day = [at for at in range(len(words)) if at == 0 or words[at] != words[at - 1]]
+    times = [datetime.fromtimestamp(begin, UTC).astimezone() for begin in curve.begins]
     most = max(2, width // 10)
-    step = -(-len(first_of_day) // most)
-    return [(at, words[at]) for at in first_of_day[::step]]
+    if curve.seconds * len(times) <= 26 * HOUR:
+        step = next(step for step in _ROUND_HOURS if step * most >= len(times))
+        return [(at, f"{time:%H:%M}") for at, time in enumerate(times) if time.hour % step == 0]
+    words = [f"{time:%d %b}" for time in times]
+    first_of_day = [at for at in range(len(words)) if at == 0 or words[at] != words[at - 1]]
+    return [(at, words[at]) for at in first_of_day[:: -(-len(first_of_day) // most)]]
