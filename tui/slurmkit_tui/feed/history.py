@@ -247,6 +247,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
         measured: share of the held GPUs that was measured; None if nothing was held.
         there: all GPUs.
         wanted: GPUs that pending jobs requested.
+        used_by_type: `used` by type, 0 where nothing was measured.
     """
 
     begins: tuple[int, ...]
@@ -256,6 +257,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
     measured: tuple[float | None, ...]
     there: tuple[float | None, ...]
     wanted: tuple[float | None, ...]
+    used_by_type: dict[str, tuple[float, ...]] = {}
 
     @property
     def is_known(self) -> bool:
@@ -322,6 +324,10 @@ def make_curve(
             _average(hour.wanted for hour in hours if hour.wanted is not None)
             for _, hours in stretches
         ),
+        used_by_type={
+            name: tuple(((use and use.used) or {}).get(name, 0.0) for use, _ in stretches)
+            for name in names
+        },
     )
 
 

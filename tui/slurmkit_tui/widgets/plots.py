@@ -30,7 +30,7 @@ from slurmkit_tui.themes import has_plain_signs
 SIGNS = "█▓▒▌▄"  # of the types of GPUs; each has a colour of its own, too
 # Sign and style; on the map of GPUs, too, a dot is a free GPU, and a cross is one of a closed node.
 FREE, STRANDED, CLOSED = ("·", "$success"), ("-", "$warning"), ("×", "$error")
-USED = ("═", "$success")  # of the held GPUs
+IDLE = "░"  # of held GPUs, in the colour of their type, where some were measured
 _THERE, _WANTED, _UNKNOWN, _CURSOR = "─•?│"
 _UNKNOWN_WORD = "unknown"  # where there is room for it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -119,7 +119,7 @@ class GpuPlot(Widget):
         """The cursor was moved."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "plot--axis", "plot--there", "plot--wanted", "plot--used", "plot--unknown", "plot--cursor",
+        "plot--axis", "plot--there", "plot--wanted", "plot--unknown", "plot--cursor",
         *(f"holder--{number}" for number in range(len(SIGNS))),
     }  # fmt: skip
 
@@ -186,8 +186,6 @@ class GpuPlot(Widget):
         parts = []
         if any(value is not None for value in curve.there):
             parts.append((f"{_THERE} all  ", "$foreground"))
-        if any(value is not None for value in curve.used):
-            parts.append((f"{USED[0]} used  ", USED[1]))
         wanted = max((value for value in curve.wanted if value is not None), default=None)
         if wanted is not None:
             most = f", up to {wanted:,.0f}" if wanted > curve_top(curve) else ""
@@ -197,6 +195,8 @@ class GpuPlot(Widget):
             for at, (name, values) in enumerate(curve.held.items())
             if with_types and any(values)
         ]
+        if _is_measured(curve):
+            parts.append((f"{IDLE} held, no use measured  ", "$foreground"))
         if not all(_has_room(run, curve, self.size.width) for run in _unknown_runs(curve)):
             parts.append((f"{_UNKNOWN} unknown", "$quiet"))
         return Content.assemble(*parts)
@@ -240,7 +240,6 @@ class GpuPlot(Widget):
         self._draw_held(plotter, curve, columns, top / rows / 2)
         for values, sign, name in (
             (curve.there, _THERE, "plot--there"),
-            (curve.used, USED[0], "plot--used"),
             (curve.wanted, _WANTED, "plot--wanted"),
         ):
             known = [(x, value) for x in columns if (value := values[int(x)]) is not None]
@@ -279,6 +278,9 @@ class GpuPlot(Widget):
     ) -> None:
         """Draw each type on top of the ones before, from the highest sum to the lowest.
 
+        Where use was measured, the used GPUs of a type are the full lower part of its area. What
+        was not measured looks like what was not used.
+
         Args:
             plotter: plotext.
             curve: the numbers.
@@ -287,13 +289,42 @@ class GpuPlot(Widget):
         """
         names = list(curve.held)
         for at in range(len(names) - 1, -1, -1):
-            below = [curve.held[name] for name in names[: at + 1]]
-            points = [(x, sum(values[int(x)] or 0.0 for values in below)) for x in columns]
-            for is_drawn, run in groupby(points, key=lambda point: point[1] >= least):
-                if is_drawn:
-                    xs, sums = zip(*_ends_of_levels(list(run)), strict=True)
-                    plotter.plot(list(xs), list(sums), fillx=True, marker=SIGNS[at],
-                                 color=self._colour(f"holder--{at}"))  # fmt: skip
+            colour = self._colour(f"holder--{at}")
+            below = [curve.held[name] for name in names[:at]]
+            base = [sum(values[int(x)] or 0.0 for values in below) for x in columns]
+            own = [curve.held[names[at]][int(x)] or 0.0 for x in columns]
+            held = [low + more for low, more in zip(base, own, strict=True)]
+            if not _is_measured(curve):
+                _fill(plotter, columns, held, least, SIGNS[at], colour)
+                continue
+            work = [curve.used_by_type[names[at]][int(x)] for x in columns]
+            used = [
+                low + min(some, more) if some else 0.0
+                for low, more, some in zip(base, own, work, strict=True)
+            ]
+            _fill(plotter, columns, held, least, IDLE, colour)
+            _fill(plotter, columns, used, least, SIGNS[at], colour)
+
+
+def _fill(
+    plotter: Any,
+    columns: Sequence[float],
+    levels: Sequence[float],
+    least: float,
+    sign: str,
+    colour: tuple[int, int, int],
+) -> None:
+    """Fill a plot up to the level of each column; levels below `least` are not drawn."""
+    points = zip(columns, levels, strict=True)
+    for is_drawn, run in groupby(points, key=lambda point: point[1] >= least):
+        if is_drawn:
+            xs, ys = zip(*_ends_of_levels(list(run)), strict=True)
+            plotter.plot(list(xs), list(ys), fillx=True, marker=sign, color=colour)
+
+
+def _is_measured(curve: GpuCurve) -> bool:
+    """Return whether the use of any GPU was measured."""
+    return any(value is not None for value in curve.used)
 
 
 def _ends_of_levels(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -331,8 +362,13 @@ def merge_small_types(curve: GpuCurve) -> GpuCurve:
         None if curve.held_at(at) is None else sum(curve.held[name][at] or 0.0 for name in rest)
         for at in range(len(curve.begins))
     )
-    held = {name: curve.held[name] for name in kept} | {f"{len(rest)} other types": others}
-    return msgspec.structs.replace(curve, held=held)
+    name, used = f"{len(rest)} other types", curve.used_by_type
+    others_used = tuple(map(sum, zip(*(used[each] for each in rest), strict=True))) if used else ()
+    return msgspec.structs.replace(
+        curve,
+        held={each: curve.held[each] for each in kept} | {name: others},
+        used_by_type=used | {name: others_used},
+    )
 
 
 def curve_top(curve: GpuCurve) -> float:
