@@ -112,7 +112,7 @@ def my_job_rows(
     for run in mine.ended:
         key = whole_array_id(run, mine.wholes)
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
-    measured = {
+    measured: dict[tuple[str, int | None], RunOfJob] = {
         (run.job_id, run.start): run
         for run in (ended_gpus.runs if ended_gpus else ())
         if cluster in (None, run.cluster)
