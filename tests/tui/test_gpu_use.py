@@ -28,6 +28,7 @@ from slurmkit_tui.jobform.gpu_use import (
 )
 from slurmkit_tui.widgets.gpu_curves import (
     MEASURES,
+    GpuCurves,
     curve_columns,
     frame_of,
     time_axis,
@@ -329,6 +330,42 @@ async def test_the_page_of_a_job_has_curves_and_names_the_idle_gpu() -> None:
         idle = next(at for at, line in enumerate(lines) if "c1 GPU 1  a100" in line)
         assert "0┤▁▁▁▁" in lines[idle + 5]  # known zeros are no gap
         assert lines[-2].count("20:13") == lines[-2].count("22:13") == 3
+
+
+async def test_the_time_axis_is_right_below_the_last_curve() -> None:
+    two = msgspec.structs.replace(RUN, held=2, gpus=GPUS[:2])
+    app = job_app(GpusOfJob((two,), NOW))
+    async with app.run_test(size=(100, 50)) as pilot:
+        await expect_text(pilot, "▸4711", "57%")
+        await pilot.press("U")
+        await expect_text(pilot, "c1 GPU 1", "0┤▁▁▁▁", "22:13")
+        await until(pilot, lambda: not any(gpu.is_unplotted for gpu in app.screen.query(GpuCurves)))
+        lines = text(app).splitlines()
+        axis = next(at for at, line in enumerate(lines) if line.count("22:13") == 3)
+        assert "0┤▁▁▁▁" in lines[axis - 1]
+
+
+async def test_of_many_gpus_each_has_a_line_and_enter_shows_its_curves() -> None:
+    gpus = (*GPUS[:2], *(gpu("c2", at, busy) for at in range(4)))
+    run = msgspec.structs.replace(RUN, held=8, gpus=gpus)
+    scene = Scene([job("4711", UserName="alice")])
+    held = {"c1": [0, 1, 2], "c2": [0, 1, 2, 3, 4]}
+    info = msgspec.structs.replace(Cluster(scene.slurm).job("4711").info(), gpu_indices=held)
+    app = job_app(GpusOfJob((run,), NOW), job=info)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await expect_text(pilot, "▸4711", "57%")
+        await pilot.press("U")
+        await expect_text(pilot, "▸c1 GPU 0", " c2 GPU 3", "nobody measured c1 GPU 2, c2 GPU 4")
+        idle = next(line for line in text(app).splitlines() if line.startswith("  c1 GPU 1"))
+        assert "▁▁▁▁▁▁" in idle
+        assert "use 0%, p95 95%" in idle
+        assert "IDLE: it did nothing" in idle
+        assert "0┤" not in text(app)
+        await pilot.press("down", "enter")
+        await expect_text(pilot, "0┤▁▁▁▁", "22:13", " c1 GPU 0", " c2 GPU 0")
+        await pilot.press("enter")
+        await until(pilot, lambda: "0┤" not in text(app))
+        assert "▸c1 GPU 1" in text(app)
 
 
 async def test_the_runs_of_a_requeued_job_have_a_page_each() -> None:
