@@ -92,7 +92,7 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
         attention = inside(app, "attention").splitlines()
         assert "job 13 last ends in 5:00" in attention[1]
         assert "Needs attention  3" in attention[0]
-        assert "─ all  • wanted  ░ held, no use measured" in inside(app, "curve")
+        assert "─ all  • wanted  ░ held" in inside(app, "curve")
 
 
 async def test_a_long_reason_gets_a_line_of_its_own_where_there_is_room() -> None:

@@ -196,7 +196,8 @@ class GpuPlot(Widget):
             if with_types and any(values)
         ]
         if _is_measured(curve):
-            parts.append((f"{IDLE} held, no use measured  ", "$foreground"))
+            words = "held, no use measured" if with_types else "held"  # Home has little room
+            parts.append((f"{IDLE} {words}  ", "$foreground"))
         if not all(_has_room(run, curve, self.size.width) for run in _unknown_runs(curve)):
             parts.append((f"{_UNKNOWN} unknown", "$quiet"))
         return Content.assemble(*parts)
