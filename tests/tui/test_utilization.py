@@ -90,7 +90,7 @@ async def test_the_curve_its_legend_and_the_number_under_the_cursor() -> None:
         assert "22:00: 7 of 10 GPUs held, 12 wanted; held: 5 a100, 2 h100" in shown
         assert "42% used of the 68% measured  ·  last 24 hours  ·  by GPU type" in shown
         assert "5 of 8 a100, 2 of 2 h100), 12 more wanted" in shown
-        assert "  ingested 60 s before; USED: part of the measured time; SHARE" in shown
+        assert "ingested 60 s before; USED: part of the measured time; SHARE" in shown
         assert shown.count("ledger") == 1
         await pilot.press("left", "left")
         await expect_text(
