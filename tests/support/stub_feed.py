@@ -10,7 +10,7 @@ from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.kinds import QUESTION_KINDS
 from slurmkit_tui.feed.rights import Rights
-from slurmkit_tui.jobform.gpu_use import GpusNow
+from slurmkit_tui.jobform.gpu_use import GpusNow, GpusOfJob
 from slurmkit_tui.options import AppOptions
 
 from slurmkit.errors import SlurmkitError
@@ -27,6 +27,7 @@ class StubFeed:
             "site": SlurmConfig("lab", tracks_gpus=True),
             "rights": Rights("alice", "none"),
             "gpus-now": GpusNow((), NOW),
+            "gpus-ended": GpusOfJob((), NOW),
             **values,
         }
 

@@ -43,7 +43,7 @@ async def test_it_closes_what_is_open(opened: str) -> None:
 async def test_in_the_form_it_copies_what_is_selected_and_else_leaves_with_the_draft() -> None:
     async with form(FormScene()) as pilot:
         app = pilot.app
-        await pilot.press("tab", *"train")
+        await pilot.press("tab", "tab", "tab", *"train")
         name = the_form(app).row("job-name").query_one(Input)
         assert name.value == "train"
         name.select_all()

@@ -58,3 +58,13 @@ async def test_what_comes_after_it_was_closed_is_dropped() -> None:
         left.show_planned(planned)
         left._update_hint()
         assert len(app.screen_stack) == 1
+
+
+async def test_the_field_of_the_command_grows_with_its_text() -> None:
+    async with form(FormScene(), size=(80, 24)) as pilot:
+        row = the_form(pilot.app).query_one("#field-what")
+        for lines, height in ((0, 2), (1, 2), (3, 3), (9, 5), (1, 2)):
+            row.text = "\n".join(f"echo {line}" for line in range(lines))
+            await until(pilot, lambda height=height: row.region.height == height)
+        row.text = "python train.py " + "--seed 1 " * 15  # three lines, wrapped
+        await until(pilot, lambda: row.region.height == 3)

@@ -22,11 +22,13 @@ from slurmkit_tui.jobform.gpu_use import (
     GpusNow,
     GpusOfJob,
     JobUse,
+    RunOfJob,
     UsePoint,
     sum_up,
 )
 from slurmkit_tui.widgets.gpu_curves import (
     MEASURES,
+    GpuCurves,
     curve_columns,
     frame_of,
     time_axis,
@@ -38,6 +40,7 @@ from usage_values import VALUES, gpu_now
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import BadInput, LedgerError
+from slurmkit.jobs.info import JobInfo
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
 
@@ -132,6 +135,65 @@ async def test_my_jobs_say_what_their_gpus_do_now_and_did_in_the_last_hour() -> 
         await pilot.press("slash", *"use<60", "enter")
         await until(pilot, lambda: [row.key for row in app.view.table.rows_shown] == ["12"])
         assert "USE unknown" not in text(app)
+
+
+def over(job_id: str, *, at: int, tres: str = "cpu=1,gres/gpu=2") -> JobInfo:
+    return JobInfo(
+        job_id=job_id, raw_id=job_id, name="old", user="alice", account="vision", partition="gpu",
+        state="COMPLETED", node_list="c2", tres=tres, elapsed="01:00:00", submitted=at - 10,
+        started=at, ended=at + 3600, exit_code="0:0", source="sacct",
+    )  # fmt: skip
+
+
+def did(job_id: str, at: int, *percents: float | None, covered: float = 1.0) -> RunOfJob:
+    gpus = tuple(
+        GpuOfJob(
+            node="c2", gpu=str(index), index=index, covered=covered,
+            utilisation=None if percent is None else percent / 100,
+        )
+        for index, percent in enumerate(percents)
+    )  # fmt: skip
+    return RunOfJob(
+        cluster="lab", job_id=job_id, start=at, end=at + 3600, held=len(gpus), gpus=gpus
+    )
+
+
+async def test_ended_jobs_say_what_their_gpus_did_as_far_as_the_ledger_knows() -> None:
+    begin = int(NOW) - 7200
+    jobs = MyJobs(
+        (), {}, (
+            over("21", at=begin), over("22", at=begin), over("23", at=begin),
+            over("24", at=begin, tres="cpu=1"), over("25", at=begin), over("26_1", at=begin),
+            over("26_2", at=begin),
+        ), "", NOW, 0.0,
+    )  # fmt: skip
+    runs = (
+        did("21", begin - 9000, 0, 0),  # before it was requeued
+        did("21", begin, 80, 90),
+        did("22", begin, 30, None, covered=0.2),
+        did("25", begin, 4, 6),
+        did("26_1", begin, 100, 100),
+        msgspec.structs.replace(did("26_2", begin, 40, 40), end=begin + 1800),
+    )
+    feed = StubFeed(**{**VALUES, "mine": jobs, "gpus-ended": GpusOfJob(runs, NOW)})
+    asked: list[FeedQuestion] = []
+    fetch = feed.fetch
+    feed.fetch = lambda ask: asked.append(ask) or fetch(ask)  # type: ignore[method-assign, func-returns-value]
+    app = feed.app("mine")
+    async with app.run_test(size=(160, 24)) as pilot:
+        await expect_text(pilot, "85%", "~30% 1/2")
+        words = {row.key: row.use and row.use.words for row in app.view.table.rows_shown}
+        assert words == {
+            "21": "85%", "22": "~30% 1/2", "23": "?", "24": None, "25": "5%", "26": "80%"
+        }  # fmt: skip
+        await pilot.press("slash", *"use<10", "enter")
+        await until(pilot, lambda: [row.key for row in app.view.table.rows_shown] == ["25"])
+        for looks in (2, 3):
+            app._ask_now()  # as the timer does
+            await until(pilot, lambda looks=looks: asked.count(FeedQuestion("mine")) == looks)
+            await until(pilot, lambda: not app.workers)
+    of_ended = [ask.about for ask in asked if ask.what == "gpus-ended"]
+    assert of_ended == [("21,22,23,25,26_1,26_2",)]
 
 
 async def test_one_question_is_asked_for_all_jobs() -> None:
@@ -268,6 +330,42 @@ async def test_the_page_of_a_job_has_curves_and_names_the_idle_gpu() -> None:
         idle = next(at for at, line in enumerate(lines) if "c1 GPU 1  a100" in line)
         assert "0┤▁▁▁▁" in lines[idle + 5]  # known zeros are no gap
         assert lines[-2].count("20:13") == lines[-2].count("22:13") == 3
+
+
+async def test_the_time_axis_is_right_below_the_last_curve() -> None:
+    two = msgspec.structs.replace(RUN, held=2, gpus=GPUS[:2])
+    app = job_app(GpusOfJob((two,), NOW))
+    async with app.run_test(size=(100, 50)) as pilot:
+        await expect_text(pilot, "▸4711", "57%")
+        await pilot.press("U")
+        await expect_text(pilot, "c1 GPU 1", "0┤▁▁▁▁", "22:13")
+        await until(pilot, lambda: not any(gpu.is_unplotted for gpu in app.screen.query(GpuCurves)))
+        lines = text(app).splitlines()
+        axis = next(at for at, line in enumerate(lines) if line.count("22:13") == 3)
+        assert "0┤▁▁▁▁" in lines[axis - 1]
+
+
+async def test_of_many_gpus_each_has_a_line_and_enter_shows_its_curves() -> None:
+    gpus = (*GPUS[:2], *(gpu("c2", at, busy) for at in range(4)))
+    run = msgspec.structs.replace(RUN, held=8, gpus=gpus)
+    scene = Scene([job("4711", UserName="alice")])
+    held = {"c1": [0, 1, 2], "c2": [0, 1, 2, 3, 4]}
+    info = msgspec.structs.replace(Cluster(scene.slurm).job("4711").info(), gpu_indices=held)
+    app = job_app(GpusOfJob((run,), NOW), job=info)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await expect_text(pilot, "▸4711", "57%")
+        await pilot.press("U")
+        await expect_text(pilot, "▸c1 GPU 0", " c2 GPU 3", "nobody measured c1 GPU 2, c2 GPU 4")
+        idle = next(line for line in text(app).splitlines() if line.startswith("  c1 GPU 1"))
+        assert "▁▁▁▁▁▁" in idle
+        assert "use 0%, p95 95%" in idle
+        assert "IDLE: it did nothing" in idle
+        assert "0┤" not in text(app)
+        await pilot.press("down", "enter")
+        await expect_text(pilot, "0┤▁▁▁▁", "22:13", " c1 GPU 0", " c2 GPU 0")
+        await pilot.press("enter")
+        await until(pilot, lambda: "0┤" not in text(app))
+        assert "▸c1 GPU 1" in text(app)
 
 
 async def test_the_runs_of_a_requeued_job_have_a_page_each() -> None:
@@ -408,3 +506,7 @@ def test_the_ledger_gives_the_curves_of_an_ended_job() -> None:
     assert found.step > 0
     assert found.points[5].utilisation == pytest.approx(80.0)
     assert found.points[5].watts == 300
+    (brief,) = composed.read_ended_gpus("1,77").runs
+    assert brief == msgspec.structs.replace(
+        run, gpus=(msgspec.structs.replace(found, points=(), step=0),)
+    )

@@ -92,7 +92,7 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
         attention = inside(app, "attention").splitlines()
         assert "job 13 last ends in 5:00" in attention[1]
         assert "Needs attention  3" in attention[0]
-        assert "─ all  ═ used  • wanted" in inside(app, "curve")
+        assert "─ all  • wanted  ░ held" in inside(app, "curve")
 
 
 async def test_a_long_reason_gets_a_line_of_its_own_where_there_is_room() -> None:
@@ -285,12 +285,11 @@ async def test_held_gpus_that_work_are_a_part_of_the_bar_and_the_age_is_named() 
         await expect_text(pilot, "1.7 used of 2 measured, 0:15 ago", "8 of 18 held, 1.7 used")
         gpus = inside(pilot.app, "gpus")  # type: ignore[arg-type]
         (bar,) = (line for line in gpus.splitlines() if "a100 " in line)
-        assert "═█" in bar
-        assert "▓" in gpus  # untyped: nobody measured them
-        assert "═▓" not in gpus
-        assert "═ used" in gpus
+        assert "█░" in bar
+        assert "█▓▒▌▄ used  ░ held  · free" in gpus
+        assert gpus.count("▓") == 1  # untyped: nobody measured them
     async with home().run_test(size=SMALL) as pilot:
-        await expect_text(pilot, "1.7 used of 2 measured", "═used", "12 wanted")
+        await expect_text(pilot, "1.7 used of 2 measured", "█used ░held", "12 wanted")
 
 
 @pytest.mark.parametrize(
@@ -299,7 +298,8 @@ async def test_held_gpus_that_work_are_a_part_of_the_bar_and_the_age_is_named() 
 async def test_how_many_gpus_work_is_unknown_without_samples(now: Any) -> None:
     async with home(**{"gpus-now": now}).run_test(size=TALL) as pilot:
         await expect_text(pilot, "used: unknown", "8 of 18 held")
-        assert "═" not in inside(pilot.app, "gpus")  # type: ignore[arg-type]
+        assert "░" not in inside(pilot.app, "gpus")  # type: ignore[arg-type]
+        assert "█▓▒▌▄ held" in inside(pilot.app, "gpus")  # type: ignore[arg-type]
 
 
 def test_only_gpus_that_are_held_alone_and_were_just_measured_count_as_used() -> None:

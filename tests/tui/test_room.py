@@ -33,6 +33,18 @@ async def test_the_legend_names_all_holders_where_lines_are_free(first: str) -> 
         assert " more" not in text(app)
 
 
+async def test_the_legend_stands_beside_the_map_on_a_wide_screen() -> None:
+    app = Recorded().app("gpus")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, lambda: bool(app.view.grid.lines))
+        legend, grid = app.view.query_one("#legend"), app.view.grid
+        await until(pilot, lambda: legend.region.y == grid.region.y)
+        assert legend.region.x == grid.region.right
+        assert "a alice:" in next(line for line in text(app).splitlines() if "NODE" in line)
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: legend.region.y == grid.region.bottom)
+
+
 async def test_the_legend_is_laid_out_again_on_another_screen() -> None:
     """Finding newcomer A12."""
     app = Recorded().app("gpus")

@@ -8,7 +8,7 @@ import struct
 import time
 from contextlib import nullcontext
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from slurmkit_tui.feed.history import (
     GpuCurve,
     HeldGpus,
     HourlyGpus,
+    SeenHour,
     Span,
     make_curve,
     memory_path,
@@ -82,12 +83,15 @@ def utilization(by: str = "gpu-type", *rows: dict, missing: str = "", **other: A
 async def test_the_curve_its_legend_and_the_number_under_the_cursor() -> None:
     app = StubFeed(**VALUES).app("utilization")
     async with app.run_test(size=(100, 30)) as pilot:
-        await expect_text(pilot, "─ all  ═ used  • wanted  █ a100  ▓ h100")
+        await expect_text(
+            pilot, "─ all  • wanted  █ a100  ▓ h100  ░ held, no use measured", "last 24 hours"
+        )
         shown = text(app)
         assert "22:00: 7 of 10 GPUs held, 12 wanted; held: 5 a100, 2 h100" in shown
         assert "42% used of the 68% measured  ·  last 24 hours  ·  by GPU type" in shown
         assert "5 of 8 a100, 2 of 2 h100), 12 more wanted" in shown
-        assert "ledger of the site; ingested 60 s before" in shown
+        assert "ingested 60 s before; USED: part of the measured time; SHARE" in shown
+        assert shown.count("ledger") == 1
         await pilot.press("left", "left")
         await expect_text(
             pilot,
@@ -151,7 +155,7 @@ async def test_without_a_ledger_the_present_is_there() -> None:
     app = StubFeed(utilization=utilization(missing="there is no ledger")).app("utilization")
     async with app.run_test(size=(140, 30)) as pilot:
         await expect_text(pilot, "no history: there is no ledger", "   unknown   ")
-        assert "used" not in text(app).lower()
+        assert "use" not in text(app).lower()
         assert "5 of 10 GPUs held (5 of 8 a100, 0 of 2 untyped)" in text(app)
         assert "22:00: 5 of 10 GPUs held, 3 wanted; held: 5 a100" in text(app)
 
@@ -166,16 +170,37 @@ async def test_wanted_gpus_beyond_the_picture_are_told_in_its_legend() -> None:
 
 async def test_measured_use_is_drawn_where_there_is_a_record() -> None:
     curve = (HeldGpus(LAST - HOUR, HOUR, {"a100": 6.0}, {"a100": 1.5}, {"a100": 3.0}),)
-    row = {"gpu-type": "a100", "gpu_hours": 6.0, "gpu_hours_used": 1.5, "jobs": 1}
+    row = {"gpu-type": "a100", "gpu_hours": 6.0, "jobs": 1}
     app = StubFeed(utilization=utilization("gpu-type", row, curve=curve)).app("utilization")
     async with app.run_test(size=(120, 30)) as pilot:
-        await expect_text(pilot, "═ used", "50% used of the 27% measured", "USED")
-        assert " 1.5 " in next(line for line in text(app).splitlines() if "▸a100" in line)
+        await expect_text(pilot, "░ held, no use measured", "50% used of the 27% measured", "USED")
+        assert " 50% " in next(line for line in text(app).splitlines() if "▸a100" in line)
         await pilot.press("left")
         await expect_text(
             pilot,
             "21:00: 6 GPUs held, 1.5 used (50% of them measured), unknown wanted; held: 6 a100",
         )
+
+
+async def test_used_gpus_are_the_full_lower_part_of_their_type() -> None:
+    held = {"a": 4.0, "b": 4.0}
+    found = make_curve(
+        [
+            HeldGpus(LAST - 3 * HOUR, HOUR, held, {"a": 2.0, "b": 4.0}, held),
+            HeldGpus(LAST - 2 * HOUR, HOUR, held, {"a": 0.0, "b": 3.0}, {"b": 3.0}),
+            HeldGpus(LAST - HOUR, HOUR, held),  # not measured
+        ], (), SPANS["24h"], now=NOW, types={"a": 4, "b": 4},
+    )  # fmt: skip
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=(60, 30)) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
+        plot = app.view.query_one(GpuPlot)
+        plot.mark(3)
+        plot.show(found)
+        lines = plot.render().plain.split("\n")[:-2]
+        columns = ["".join(line[at] for line in reversed(lines)) for at in (8, 22, 36)]
+        signs = ["".join(sign for sign, _ in groupby(column.strip())) for column in columns]
+        assert signs == ["█░▓", "░▓░", "░"]
 
 
 async def test_a_long_legend_is_not_cut() -> None:
@@ -466,6 +491,30 @@ def test_the_ledger_goes_before_the_screens_own_answers() -> None:
     assert curve.used == (None, None, None)
 
 
+def test_a_curve_begins_with_what_is_known() -> None:
+    use = HeldGpus(LAST - 7 * HOUR, HOUR, {"a100": 7.5})
+    hour = SeenHour(LAST - 6 * HOUR, nodes=1, held={"a100": 2.0})
+    for ledger, seen, first in (((use,), (hour,), 7), ((), (hour,), 6), ((), (), 23)):
+        found = make_curve(ledger, seen, SPANS["24h"], now=NOW)
+        assert found.begins == tuple(range(LAST - first * HOUR, LAST + 1, HOUR))
+        assert found.is_known is bool(ledger or seen)
+    now = SeenHour(LAST, queues=1, wanted=3.0)
+    assert len(make_curve((), (now,), SPANS["7d"], now=NOW).begins) == 4
+
+
+async def test_the_cursor_stays_at_the_present_while_the_curve_grows() -> None:
+    app = StubFeed(**VALUES).app("utilization")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await expect_text(pilot, "22:00: 7 of 10")
+        plot = app.view.query_one(GpuPlot)
+        for hours in (5, 6):
+            plot.show(curve(held={"a100": (1.0,) * hours}))
+            assert plot.cursor == hours - 1
+        plot.mark(2)
+        plot.show(curve(held={"a100": (1.0,) * 7}))
+        assert plot.cursor == 2
+
+
 def test_a_type_that_comes_later_was_zero_before() -> None:
     history = HourlyGpus()
     history.add_nodes(LAST, {"a100": 4}, {"a100": 4})
@@ -632,7 +681,7 @@ def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
 
 
 def test_every_sign_has_one_meaning() -> None:
-    marks = [plots.FREE, plots.STRANDED, plots.CLOSED, plots.USED]
+    marks = [plots.FREE, plots.STRANDED, plots.CLOSED, (plots.IDLE, "")]
     lines = [plots._THERE, plots._WANTED, plots._UNKNOWN, plots._CURSOR]
     signs = [*SIGNS, *(sign for sign, _ in marks), *lines, *plots.progress_bar(1, 1, 2, "").plain]
     assert len(set(signs)) == len(signs)
@@ -649,17 +698,19 @@ def test_a_console_without_heavy_lines_has_a_bar_in_ascii(
 @pytest.mark.parametrize(
     ("top", "rows", "ticks"),
     [
-        (64.0, 3, {3: "64"}),
-        (64.0, 4, {2: "32", 4: "64"}),
-        (21.0, 11, {5: "10", 11: "21"}),
-        (1.0, 4, {2: "0.5", 4: "1"}),
-        (5000.0, 10, {5: "2500", 10: "5000"}),
+        (64.0, 3, ["50"]),
+        (64.0, 4, ["50"]),
+        (31.0, 11, ["10", "20", "30"]),
+        (17.0, 4, ["10"]),
+        (8.0, 6, ["5"]),
+        (1.0, 4, ["0.5", "1"]),
+        (5000.0, 10, ["2000", "4000"]),
     ],
 )
-def test_a_tick_says_what_a_full_line_of_cells_means(
-    top: float, rows: int, ticks: dict[int, str]
-) -> None:
-    assert y_ticks(top, rows) == ticks
+def test_ticks_are_round_numbers(top: float, rows: int, ticks: list[str]) -> None:
+    found = y_ticks(top, rows)
+    assert list(found.values()) == ticks
+    assert [float(words) for words in ticks] == list(found)
 
 
 def test_the_smallest_of_many_types_share_a_sign() -> None:
@@ -675,6 +726,9 @@ def test_more_types_than_signs_are_one_for_the_smallest() -> None:
     merged = merge_small_types(many)
     assert list(merged.held) == ["a", "b", "c", "d", "3 other types"]
     assert merged.held["3 other types"] == (5.0 + 4.0 + 3.0, None)
+    used = dict.fromkeys("abcdefg", (1.0, 0.5))
+    merged = merge_small_types(msgspec.structs.replace(many, used_by_type=used))
+    assert merged.used_by_type["3 other types"] == (3.0, 1.5)
     assert len(merged.held) == len(SIGNS)
 
 
@@ -702,8 +756,8 @@ def test_unknown_numbers_are_said_to_be_unknown() -> None:
 
 def test_times_below_a_plot_leave_room() -> None:
     day = curve(held={"a": (1.0,) * 24})
-    assert len(time_ticks(day, 40)) == 4
-    assert time_ticks(day, 200)[0] == (0, "23:00")
+    assert [words for _, words in time_ticks(day, 40)] == ["00:00", "06:00", "12:00", "18:00"]
+    assert time_ticks(day, 240)[0] == (0, "23:00")
     week = curve(held={"a": (1.0,) * 168})
     assert [words for _, words in time_ticks(week, 200)][:2] == ["07 Nov", "08 Nov"]
 

@@ -444,6 +444,10 @@ WIDGET_ACTIONS = (
            " next task", home="gpu-page"),
     Action("run(-1)", "left_square_bracket", "This run", "The run before, or the task before",
            home="gpu-page"),
+    Action("go(1)", "j,down", "Down", "The next GPU", home="gpu-page"),
+    Action("go(-1)", "k,up", "Up", "The GPU before", home="gpu-page"),
+    Action("open_gpu", "enter", "Curves", "The curves of a GPU, where each has a line; or its line"
+           " again", home="gpu-page"),
     Action("tab('script')", "s", "Script", "Its script", home="job", footer=4),
     Action("again", "r", "Refresh", "Fetch this tab again", home="job"),
     Action("remedy", "x,enter", "Change", "Choose a change that would start the job sooner",

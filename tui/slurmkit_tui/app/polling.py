@@ -230,7 +230,9 @@ class PollingApp(AppHost):
         if self._shows(message):
             self._show_last_answer()
             if message.also != _times_of_also(self.session, self.view):
-                self._prepare(self.session, self.view)  # a further answer came in the meantime
+                # A further answer came in the meantime, or this one made the view ask another.
+                self._prepare(self.session, self.view)
+                self._ask_also()
             self._schedule(last_answer.pace.delay)
 
     @work(group="load", description="load")

@@ -22,6 +22,7 @@ SOURCE_NAMES = {
     "utilization": "ledger",
     "usage": "ledger",
     "gpus-now": "ledger",
+    "gpus-ended": "ledger",
     "health": "doctor",
 }
 

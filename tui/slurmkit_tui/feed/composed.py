@@ -203,6 +203,27 @@ def read_gpus_of_job(job_id: str) -> GpusOfJob:
     return GpusOfJob(msgspec.convert(found, tuple[RunOfJob, ...], from_attributes=True), taken)
 
 
+def read_ended_gpus(job_ids: str) -> GpusOfJob:
+    """Read what the GPUs of several jobs did, without their curves.
+
+    Args:
+        job_ids: at most 50, separated by commas.
+
+    Raises:
+        BadInput: when the ledger has no run of the jobs that this person may see.
+        LedgerError: when the ledger cannot be read.
+        MissingExtra: when the ledger is not installed.
+    """
+    found = read_gpus_of_job(job_ids)
+    runs = (
+        msgspec.structs.replace(
+            run, gpus=tuple(msgspec.structs.replace(gpu, points=(), step=0) for gpu in run.gpus)
+        )
+        for run in found.runs
+    )
+    return msgspec.structs.replace(found, runs=tuple(runs))
+
+
 def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilization:
     """Read current use from slurmctld, and the GPU-hours of a time until now from the ledger.
 

@@ -24,6 +24,7 @@ HOUR = 3600
 _DAY = 24 * HOUR
 _KEPT = 30 * 24  # hours
 _SAVE_EVERY = 300.0  # seconds
+_LEAST_STRETCHES = 4  # of a curve
 
 
 class Span(NamedTuple):
@@ -246,6 +247,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
         measured: share of the held GPUs that was measured; None if nothing was held.
         there: all GPUs.
         wanted: GPUs that pending jobs requested.
+        used_by_type: `used` by type, 0 where nothing was measured.
     """
 
     begins: tuple[int, ...]
@@ -255,6 +257,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
     measured: tuple[float | None, ...]
     there: tuple[float | None, ...]
     wanted: tuple[float | None, ...]
+    used_by_type: dict[str, tuple[float, ...]] = {}
 
     @property
     def is_known(self) -> bool:
@@ -278,6 +281,8 @@ def make_curve(
 ) -> GpuCurve:
     """Join what the ledger and the screen's own answers know of a time until now.
 
+    It begins with the first stretch of which anything is known.
+
     The ledger counts every second, so it goes first; hours after its last ingest come from the
     screen's own answers.
 
@@ -288,7 +293,7 @@ def make_curve(
         now: epoch seconds; the last stretch contains it.
         types: all GPUs there are, by type: the order of the types must not change with their use.
     """
-    begins = span.begins(now)
+    begins = _known_part(span.begins(now), ledger, seen)
     by_stretch = {_stretch(begins, use.begin, use.seconds): use for use in ledger}
     seen_by_stretch: dict[int, list[SeenHour]] = defaultdict(list)
     for hour in seen:
@@ -319,7 +324,21 @@ def make_curve(
             _average(hour.wanted for hour in hours if hour.wanted is not None)
             for _, hours in stretches
         ),
+        used_by_type={
+            name: tuple(((use and use.used) or {}).get(name, 0.0) for use, _ in stretches)
+            for name in names
+        },
     )
+
+
+def _known_part(
+    begins: Sequence[int], ledger: Sequence[HeldGpus], seen: Sequence[SeenHour]
+) -> tuple[int, ...]:
+    """Leave out the stretches before the first known one, so that a new cluster's curve is wide."""
+    known = [_stretch(begins, use.begin, use.seconds) for use in ledger]
+    known += [_stretch(begins, hour.begin, HOUR) for hour in seen]
+    first = min((at for at in known if at >= 0), default=0)
+    return tuple(begins[min(first, max(0, len(begins) - _LEAST_STRETCHES)) :])
 
 
 def by_size(types: Mapping[str, float]) -> list[str]:

@@ -33,6 +33,7 @@ from slurmkit_tui.feed.composed import (
     FairshareAnswer,
     LedgerUsage,
     Utilization,
+    read_ended_gpus,
     read_fairshare,
     read_gpus_now,
     read_gpus_of_job,
@@ -195,6 +196,9 @@ QUESTION_KINDS = {
         UserEfficiency, "sacct", lambda asker: read_user_efficiency(asker.slurm, asker.me)
     ),
     "gpus-now": QuestionKind(GpusNow, "ledger", lambda _asker: read_gpus_now()),
+    "gpus-ended": QuestionKind(
+        GpusOfJob, "ledger", lambda _asker, job_ids: read_ended_gpus(job_ids)
+    ),
     "gpus-of-job": QuestionKind(
         GpusOfJob, "ledger", lambda _asker, job_id: read_gpus_of_job(job_id)
     ),

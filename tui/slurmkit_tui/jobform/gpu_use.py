@@ -22,6 +22,7 @@ _LOST = 300.0  # seconds; an older sample says nothing about now
 IDLE_SECONDS = 900  # at 0 % for so long, a GPU that is held counts as idle
 _ABOUT = 0.9  # of these seconds: there is some time between samples
 _ZERO = 1.0  # percent; less counts as 0
+_SPARSE = 0.5  # share of a run; what fewer samples say is marked
 _LOW = 10.0  # percent; less is marked wherever the use of a job is shown
 
 
@@ -296,15 +297,16 @@ def _together(rows: Sequence[GpuNow], passed: float) -> GpuActivity:
 
 
 class JobUse(NamedTuple):
-    """What the GPUs of a running job, or of the tasks of an array, do together.
+    """What the GPUs of a job, or of the tasks of an array, do or did together.
 
     Attributes:
-        percent: mean utilisation as of the last samples; None is unknown.
+        percent: mean utilisation: as of the last samples, or of an ended job; None is unknown.
         known: number of GPUs whose utilisation is known.
         held: number of GPUs that the job holds; None if Slurm does not say.
         age: seconds since the oldest of these samples.
         curve: mean utilisation of the last hour in stretches of five minutes, oldest first; None
             is unknown.
+        is_sparse: whether samples cover less than half of the time of these GPUs.
     """
 
     percent: float | None = None
@@ -312,6 +314,7 @@ class JobUse(NamedTuple):
     held: int | None = None
     age: float = 0.0
     curve: tuple[float | None, ...] = (None,) * _COLUMNS
+    is_sparse: bool = False
 
     @property
     def words(self) -> str:
@@ -320,7 +323,7 @@ class JobUse(NamedTuple):
             return "?"
         some = f" {self.known}/{self.held}" if self.held and self.known < self.held else ""
         old = f" {self.age / 60:.0f}m ago" if self.age > _OLD else ""
-        return f"{self.percent:.0f}%{old}{some}"
+        return f"{'~' if self.is_sparse else ''}{self.percent:.0f}%{old}{some}"
 
     @property
     def is_low(self) -> bool:
@@ -346,6 +349,27 @@ def sum_up(gpus: Sequence[GpuNow], held: int | None, passed: float = 0.0) -> Job
         return JobUse(held=held, curve=curve)
     mean = sum(gpu.utilisation or 0.0 for gpu in known) / len(known)
     return JobUse(mean, len(known), held, max(gpu.age for gpu in known) + passed, curve)
+
+
+def sum_up_ended(runs: Sequence[RunOfJob], held: int | None) -> JobUse:
+    """Sum up what the GPUs of ended runs did. Each counts by the time that samples cover.
+
+    Args:
+        runs: those that the ledger knows.
+        held: number of GPUs that all runs held.
+    """
+    known = [
+        (max(run.end - run.start, 1), gpu.covered, gpu.utilisation)
+        for run in runs
+        for gpu in run.gpus
+        if run.end is not None and gpu.utilisation is not None and gpu.covered
+    ]
+    if not known:
+        return JobUse(held=held)
+    measured = sum(seconds * covered for seconds, covered, _ in known)
+    used = sum(seconds * covered * share for seconds, covered, share in known)
+    is_sparse = measured < _SPARSE * sum(seconds for seconds, _, _ in known)
+    return JobUse(100 * used / measured, len(known), held, is_sparse=is_sparse)
 
 
 def _is_known(percent: float | None) -> bool:

@@ -12,15 +12,24 @@ from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.formats import job_ids
 from slurmkit.formats import job_states as slurm_states
 from slurmkit.formats.durations import parse_elapsed, reformat_elapsed
-from slurmkit.formats.tres import format_gpus
+from slurmkit.formats.tres import format_gpus, gpu_count
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.steps import Efficiency, array_shares
 from slurmkit.state import arrays
 from slurmkit.state.arrays import shown_id, user_array_id
 from slurmkit.state.queue_rows import QueueRow, pending_reason
-from slurmkit_tui.jobform.gpu_use import GpuNow, GpusNow, JobUse, sum_up
+from slurmkit_tui.jobform.gpu_use import (
+    GpuNow,
+    GpusNow,
+    GpusOfJob,
+    JobUse,
+    RunOfJob,
+    sum_up,
+    sum_up_ended,
+)
 
 NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
+_MOST_ENDED = 50  # runs; the ledger takes at most 100, and one may have been requeued
 _SOON = 900  # seconds; with less time left, a job is marked
 
 
@@ -42,7 +51,7 @@ class MyJobRow(msgspec.Struct, frozen=True, gc=False):
         started: whether it has run, so that efficiency can be measured.
         cpu: used share of the allocated CPU time; None is unknown.
         mem: peak share of the allocated memory, of tasks the worst; None is unknown.
-        use: what its GPUs do, while it runs; None without GPUs.
+        use: what its GPUs do, or did once it ended; None without GPUs.
     """
 
     job_id: str
@@ -83,6 +92,7 @@ def my_job_rows(
     of: Mapping[str, Efficiency] = NO_EFFICIENCIES,
     gpus: GpusNow | None = None,
     *,
+    ended_gpus: GpusOfJob | None = None,
     cluster: str | None = None,
 ) -> tuple[MyJobRow, ...]:
     """Return the rows: jobs in the queue first, then ended jobs, the latest first.
@@ -91,6 +101,7 @@ def my_job_rows(
         mine: the jobs.
         of: known efficiencies by Slurm's raw job id.
         gpus: what the GPUs of running jobs do; None is unknown.
+        ended_gpus: what the GPUs of ended jobs did; None is unknown.
         cluster: name of the cluster; None while unknown.
     """
     queued = [_queued(rows, mine, of) for rows in arrays.group_by_array(mine.rows)]
@@ -101,7 +112,12 @@ def my_job_rows(
     for run in mine.ended:
         key = whole_array_id(run, mine.wholes)
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
-    over = (_over(key, runs, of) for key, runs in ended.items())
+    measured: dict[tuple[str, int | None], RunOfJob] = {
+        (run.job_id, run.start): run
+        for run in (ended_gpus.runs if ended_gpus else ())
+        if cluster in (None, run.cluster)
+    }
+    over = (_over(key, runs, of, measured) for key, runs in ended.items())
     named = (msgspec.structs.replace(job, name=_name(ended[job.key][0], mine)) for job in over)
     return (*queued, *named)
 
@@ -123,6 +139,24 @@ def _use(job: MyJobRow, by_job: Mapping[str, Sequence[GpuNow]], passed: float) -
     if job.gpus == "0" and not known:
         return None
     return sum_up(known, sum(row.gpus for row in running) or None, passed)
+
+
+def ids_of_ended_gpus(mine: MyJobs) -> str:
+    """Return the ids of the last ended runs with GPUs, as many as are asked about at once."""
+    ids = dict.fromkeys(run.job_id for run in mine.ended if run.started and "gres/" in run.tres)
+    return ",".join(list(ids)[:_MOST_ENDED])
+
+
+def _use_of_ended(
+    runs: Sequence[JobInfo], measured: Mapping[tuple[str, int | None], RunOfJob]
+) -> JobUse | None:
+    """Return what the GPUs of ended runs did; None for runs without GPUs."""
+    with_gpus = [run for run in runs if "gres/" in run.tres]
+    if not with_gpus:
+        return None
+    known = [measured.get((run.job_id, run.started)) for run in with_gpus]
+    held = sum(gpu_count(run.tres) for run in with_gpus)
+    return sum_up_ended([run for run in known if run is not None], held or None)
 
 
 def _name(job: QueueRow | JobInfo, mine: MyJobs) -> str:
@@ -195,7 +229,12 @@ def _indices(held: dict[str, list[int]]) -> str:
     return " ".join(f"{node}:{arrays.format_indices(at)}" for node, at in held.items())
 
 
-def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> MyJobRow:
+def _over(
+    key: str,
+    runs: Sequence[JobInfo],
+    of: Mapping[str, Efficiency],
+    measured: Mapping[tuple[str, int | None], RunOfJob],
+) -> MyJobRow:
     """Make the row of an ended job or array. A requeued job counts by its last run.
 
     The worst state of an array gives the colour.
@@ -235,4 +274,5 @@ def _over(key: str, runs: Sequence[JobInfo], of: Mapping[str, Efficiency]) -> My
         started=bool(ran),
         cpu=cpu,
         mem=mem,
+        use=_use_of_ended(ran, measured),
     )

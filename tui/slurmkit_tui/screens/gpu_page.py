@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -19,6 +19,7 @@ from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.jobform.gpu_use import GpuOfJob, GpusOfJob, RunOfJob
 from slurmkit_tui.widgets.gpu_curves import (
     CURVE_CLASSES,
+    HEAD_LINES,
     CurveFrame,
     GpuCurves,
     frame_of,
@@ -28,6 +29,7 @@ from slurmkit_tui.widgets.gpu_curves import (
 )
 
 _MOST = 64  # GPUs with curves; the ledger gives no more
+_MOST_PLOTTED = 4  # GPUs; more have one line each
 _AT_ONCE = 2  # GPUs that are added in one frame
 _NAMED = 4  # idle GPUs by name
 
@@ -46,9 +48,12 @@ class GpuPage(VerticalScroll):
         self._tres = ""
         self._waiting: Sequence[tuple[int, GpuOfJob, CurveFrame]] = ()  # not there yet
         self._unplotted: list[GpuCurves] = []
+        self._held: Mapping[str, Sequence[int]] = {}
+        self._cursor = 0  # the GPU whose curves Enter shows
+        self._opened: set[int] = set()
 
     def compose(self) -> ComposeResult:
-        """Keep the words at the top and the time axis at the bottom, whatever is scrolled."""
+        """Keep the words at the top, and the time axis below the curves, or below the page."""
         yield Static("asking the ledger…", id="gpus-words", markup=False)
         yield Static(id="gpus-axis", markup=False)
 
@@ -65,15 +70,43 @@ class GpuPage(VerticalScroll):
             self._back = 0  # it was requeued
         self._update()
 
-    def name_types(self, tres: str) -> None:
-        """Show the types of the job's GPUs, from its TRES; known only if all are of one type."""
-        if tres != self._tres:
-            self._tres = tres
+    def name_gpus(self, tres: str, held: Mapping[str, Sequence[int]]) -> None:
+        """Show the type of the job's GPUs, and which of them are not measured.
+
+        Args:
+            tres: of the job; the type is known only if all are of one type.
+            held: indices by node while it runs; empty if unknown.
+        """
+        if (tres, held) != (self._tres, self._held):
+            self._tres, self._held = tres, held
             self._update()
+
+    def action_go(self, by: int) -> None:
+        """Go to the next GPU where each has a line; else scroll."""
+        widgets = [widget for widget in self.query(GpuCurves) if widget.display]
+        if not self._is_list or not widgets:
+            self.scroll_relative(y=by)
+            return
+        self._cursor = max(0, min(len(widgets) - 1, self._cursor + by))
+        for at, widget in enumerate(widgets):
+            widget.set_class(at == self._cursor, "-marked")
+        self.scroll_to_widget(widgets[self._cursor])
+
+    def action_open_gpu(self) -> None:
+        """Show the curves of the GPU under the cursor, or its line again."""
+        if self._is_list:
+            self._opened ^= {self._cursor}
+            self._update()
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether each GPU has a line, as the run has many."""
+        return bool(self._runs) and len(self._runs[-1 - self._back].gpus) > _MOST_PLOTTED
 
     def action_run(self, by: int) -> None:
         """Show a later run, or one before."""
         self._back = max(0, min(len(self._runs) - 1, self._back - by))
+        self._cursor, self._opened = 0, set()
         self._update()
 
     def _update(self) -> None:
@@ -86,27 +119,41 @@ class GpuPage(VerticalScroll):
         run = self._runs[-1 - self._back]
         types = [name for name in gpu_types(self._tres) if name] if self._tres else []
         frame = frame_of(run, types[0] if len(types) == 1 else "")
-        words = [self._title(run, frame), *run_in_words(run, self._taken)]
+        held = self._held if run.end is None else {}
+        words = [self._title(run, frame), *run_in_words(run, self._taken, held)]
         lines = [Content.styled(words[0], "bold"), *map(Content, words[1:])]
         self.query_one("#gpus-words", Static).update(Content("\n").join(lines))
         shown = run.gpus[:_MOST]
         room = self.size.height - len(words) - 1
-        frame = frame._replace(rows=plot_rows(room, len(shown)))
+        is_list = self._is_list
+        frame = frame._replace(rows=plot_rows(room, 2 if is_list else len(shown)))
+        line = frame._replace(rows=0)
+        lines_of_plots = len(shown) * (frame.rows + HEAD_LINES + 1) - 1
+        axis.set_class(not is_list and lines_of_plots <= room, "-below")
         for widget in list(self.query(GpuCurves))[len(shown) :]:
             widget.display = False
-        self._waiting = [(at, gpu, frame) for at, gpu in enumerate(shown)]
+        self._waiting = [
+            (at, gpu, line if is_list and at not in self._opened else frame)
+            for at, gpu in enumerate(shown)
+        ]
         self._show_some()
-        axis.update(time_axis(frame, self.content_size.width) if shown else "")
+        has_plots = bool(self._opened) if is_list else bool(shown)
+        axis.update(time_axis(frame, self.content_size.width) if has_plots else "")
 
     def _show_some(self) -> None:
         """Show two more GPUs in this frame."""
         widgets = list(self.query(GpuCurves))
+        last = self._waiting[-1][0] if self._waiting else 0
         for at, gpu, frame in self._waiting[:_AT_ONCE]:
             if at < len(widgets):
-                widgets[at].display = True
-                widgets[at].show(gpu, frame)
+                widget = widgets[at]
+                widget.display = True
+                widget.show(gpu, frame)
             else:
-                self.mount(GpuCurves(gpu, frame, self))
+                widget = GpuCurves(gpu, frame, self)
+                self.mount(widget, before="#gpus-axis")
+            widget.set_class(not frame.rows or at == last, "-close")
+            widget.set_class(self._is_list and at == self._cursor, "-marked")
         self._waiting = self._waiting[_AT_ONCE:]
         if self._waiting:
             self.call_after_refresh(self._show_some)
@@ -145,12 +192,15 @@ class GpuPage(VerticalScroll):
         )
 
 
-def run_in_words(run: RunOfJob, now: float) -> Iterator[str]:
+def run_in_words(
+    run: RunOfJob, now: float, held: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[str]:
     """Yield what is to be said about the GPUs of a run, the most important first.
 
     Args:
         run: one run of a job.
         now: epoch seconds.
+        held: indices of the GPUs that it holds, by node; empty if unknown.
     """
     idle = [gpu for gpu in run.gpus if gpu.idle]
     if idle:
@@ -160,7 +210,13 @@ def run_in_words(run: RunOfJob, now: float) -> Iterator[str]:
         yield f"! {len(idle)} of {run.held} GPUs {verb} nothing: {names}{more}"
     missing = run.held - len(run.gpus)
     if missing > 0:
-        yield f"what {missing} of {run.held} GPUs did is unknown: nobody measured them"
+        measured = {(gpu.node, gpu.index) for gpu in run.gpus}
+        every = [(node, index) for node, of_node in (held or {}).items() for index in of_node]
+        left = [each for each in every if each not in measured]
+        names = ", ".join(f"{printable(node)} GPU {index}" for node, index in left[:_NAMED])
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        whom = f"{names}{more}" if len(left) == missing else "them"
+        yield f"what {missing} of {run.held} GPUs did is unknown: nobody measured {whom}"
     if missing < 0 < run.held:
         yield f"samples of {len(run.gpus)} GPUs, but the job held {run.held}: some are not its own"
     lasts = [gpu.last for gpu in run.gpus if gpu.last is not None]

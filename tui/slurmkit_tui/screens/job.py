@@ -222,7 +222,7 @@ class JobScreen(Screen[None]):
         elif isinstance(answer.value, JobInfo):
             self._info, self._at = answer.value, at
             self._put_facts()
-            self.query_one(GpuPage).name_types(answer.value.tres)
+            self.query_one(GpuPage).name_gpus(answer.value.tres, answer.value.gpu_indices)
             self.app.ask_for(self._runs_question)
         elif isinstance(answer.value, Explanation):
             self._why = answer.value

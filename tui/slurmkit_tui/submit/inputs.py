@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slurmkit_tui.jobform.fields import FieldOffers
 
 _INDENT = 15  # width of the labels
+_LEAST_LINES = 2  # of an area, which says that there may be several
 _SAID = 3  # most lines of a message
 _LONG = 20_000  # characters
 
@@ -127,8 +128,7 @@ class FieldRow(Widget):
             if field.lines == 1
             else AreaInput(text, hint)
         )
-        self._input.styles.height = field.lines
-        self.styles.height = field.lines
+        self._make_room()
 
     def compose(self) -> ComposeResult:
         """Mount the input beside the label."""
@@ -138,7 +138,7 @@ class FieldRow(Widget):
         """Draw the label, and the message below the input."""
         plain = "$primary bold" if self._input.has_focus else "$quiet"
         name = Content.styled(self.field.label, "$error bold" if self._is_wrong else plain)
-        return Content("\n" * self.field.lines).join([name, *self._lines()])
+        return Content("\n" * self._input_lines).join([name, *self._lines()])
 
     @property
     def _is_wrong(self) -> bool:
@@ -156,13 +156,21 @@ class FieldRow(Widget):
         text = "\n".join(f"{' ' * _INDENT}{line}" for line in wrapped)
         return [Content.styled(text, "$error" if severity == "error" else "$warning")]
 
+    @property
+    def _input_lines(self) -> int:
+        """Lines of the input; an area grows with its text."""
+        if isinstance(self._input, LineInput):
+            return 1
+        return max(_LEAST_LINES, min(self.field.lines, self._input.wrapped_document.height))
+
     def _make_room(self) -> None:
         message = sum(line.plain.count("\n") + 1 for line in self._lines())
-        self.styles.height = self.field.lines + message
+        self._input.styles.height = self._input_lines
+        self.styles.height = self._input_lines + message
 
     def on_resize(self) -> None:
-        """Fit the height to the message at the new width."""
-        self._make_room()
+        """Fit the height to the text and the message at the new width, once the text is wrapped."""
+        self.call_after_refresh(self._make_room)
 
     @property
     def text(self) -> str:
@@ -208,6 +216,7 @@ class FieldRow(Widget):
     @on(TextArea.Changed)
     def _typed(self, event: Input.Changed | TextArea.Changed) -> None:
         event.stop()
+        self._make_room()
         self.post_message(self.Typed())
 
     @on(LineInput.Several)

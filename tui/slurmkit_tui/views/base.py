@@ -74,7 +74,7 @@ class View(Vertical):
     HAS_ROWS: ClassVar[bool] = True
     SHOWS_PARTS: ClassVar[bool] = False
     filters_rows: ClassVar[bool] = False
-    also: ClassVar[Sequence[FurtherQuestion]] = ()
+    also: Sequence[FurtherQuestion] = ()
 
     class Changed(Message):
         """Other rows are shown: the line above must be updated."""

@@ -57,6 +57,7 @@ USE_MEANINGS = {
 }
 _LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
 _LEAST_LINES = 2  # of holders, on any screen
+_BESIDE = 40  # cells of a legend beside the map
 _MORE = 14  # cells of `and 1234 more`, and a blank
 
 
@@ -356,14 +357,19 @@ class GpusView(View):
 
     def _update_legend(self) -> None:
         if self._map is not None:
+            room = self.size.width - self.grid.virtual_size.width
+            self.set_class(room >= _BESIDE, "-beside")
             self.query_one("#legend", Static).update(self._legend(self._map))
 
     def _legend(self, drawn: DrawnGpuMap) -> Content:
-        """Return the holders on all lines that the map leaves free, then the marks."""
-        width = max(20, self.size.width - 2)
+        """Return the holders on all lines beside the map, or below it, then the marks."""
+        is_beside = self.has_class("-beside")
+        width = max(20, (_BESIDE if is_beside else self.size.width) - 2)
         meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in drawn.marks]
         marks = pack_entries(meanings, width, len(meanings))
-        taken = 1 + len(drawn.lines) + len(marks) + 1  # header, nodes, marks, filter line
+        taken = len(marks) + 1  # the filter line
+        if not is_beside:
+            taken += 1 + len(drawn.lines)  # its header and its nodes
         free = max(_LEAST_LINES, self.size.height - taken)
         # With 8,000 jobs, making all of their entries would take longer than drawing the map.
         most = free * (width // _LEAST_ENTRY + 1)

@@ -22,8 +22,8 @@ from slurmkit_tui.views.base import View
 from slurmkit_tui.widgets.plots import (
     CLOSED,
     FREE,
+    IDLE,
     STRANDED,
-    USED,
     BarPart,
     GpuPlot,
     part_of_type,
@@ -221,6 +221,11 @@ def _used(overview: Overview, of: GpuCounts) -> UsedGpus | None:
     return use if use and of.held and use.is_recent(overview.now) else None
 
 
+def _is_measured(overview: Overview) -> bool:
+    """Return whether the use of any held GPU is known."""
+    return any(_used(overview, each) for each in overview.gpus)
+
+
 def _amount(gpus: float) -> str:
     return format_number(round(gpus, 1))
 
@@ -228,7 +233,7 @@ def _amount(gpus: float) -> str:
 def _gpu_bars(overview: Overview, width: int, *, bare: bool = False) -> list[Content]:
     """Return a bar for each type, with the signs of the curve.
 
-    The held GPUs have the sign of their type, and those of them that work the sign of used ones.
+    Where any use is known, only the held GPUs that work have the sign of their type.
 
     Args:
         overview: has the counts.
@@ -238,6 +243,8 @@ def _gpu_bars(overview: Overview, width: int, *, bare: bool = False) -> list[Con
     types = overview.gpus
     names = [each.type or "untyped" for each in types]
     used = [min(use.used, each.held) if (use := _used(overview, each)) else 0 for each in types]
+    if not _is_measured(overview):
+        used = [each.held for each in types]
     signs = signs_of_types([each.type or "" for each in types])
     room = min(14, max(map(cell_len, names)))
     counts = [f"{each.free:,} free" for each in types]
@@ -248,8 +255,8 @@ def _gpu_bars(overview: Overview, width: int, *, bare: bool = False) -> list[Con
             " ",
             parts_bar(
                 [
-                    BarPart(work, *USED),
-                    BarPart(each.held - work, *part_of_type(at)),
+                    BarPart(work, *part_of_type(at)),
+                    BarPart(each.held - work, IDLE, part_of_type(at)[1]),
                     BarPart(each.free, *FREE),
                     BarPart(each.stranded, *STRANDED),
                     BarPart(each.closed, *CLOSED),
@@ -286,15 +293,16 @@ def _gpu_legend(overview: Overview, width: int) -> Content:
         ("free", FREE, "free"), ("stranded", STRANDED, "blocked"), ("closed", CLOSED, "down")
     )  # fmt: skip
     parts: list[list[tuple[str, str]]] = [[*held, (" held", "$quiet")]]
-    if any(_used(overview, each) for each in overview.gpus):
-        parts.append([USED, (" used", "$quiet")])
+    if _is_measured(overview):
+        parts[0][-1] = (" used", "$quiet")
+        parts.append([(IDLE, "$foreground"), (" held", "$quiet")])
     for name, mark, words in marks:
         if count := sum(getattr(each, name) for each in overview.gpus):
             counted = words if name == "free" else f"{count:,} {words}"
             parts.append([mark, (f" {counted}", "$quiet")])
     parts.append([(f"{wanted} wanted", "$warning")])
     tight = [[mark, *((words.lstrip(), style) for words, style in rest)] for mark, *rest in parts]
-    tight[0] = [held[0], ("held", "$quiet")]  # one sign for all types
+    tight[0] = [held[0], *tight[0][-1:]]  # one sign for all types
     ways = [
         Content(gap).join(Content.assemble(*part) for part in each)
         for gap, each in (("  ", parts), (" ", parts), (" ", tight))
@@ -314,7 +322,7 @@ class CurveBox(HomeBox):
 
     def title(self, overview: Overview) -> str:
         """See `HomeBox.title`."""
-        name, room = "Last 24 hours", self.size.width - 4
+        name, room = f"Last {len(overview.curve.begins)} hours", self.size.width - 4
         words = (use_in_words(overview.curve), use_in_words(overview.curve, short=True), "")
         titles = (f"{name}  {each}".rstrip() for each in words)
         return next((title for title in titles if len(title) <= room), name)

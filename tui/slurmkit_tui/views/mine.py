@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from textual import work
 
+from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats import job_states as slurm_states
 from slurmkit.formats.display import format_percent, format_time, printable
@@ -18,7 +19,13 @@ from slurmkit.jobs.steps import UserEfficiency
 from slurmkit_tui import themes
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import in_thread
-from slurmkit_tui.jobform.my_jobs import NO_EFFICIENCIES, MyJobRow, my_job_rows
+from slurmkit_tui.jobform.gpu_use import GpusOfJob
+from slurmkit_tui.jobform.my_jobs import (
+    NO_EFFICIENCIES,
+    MyJobRow,
+    ids_of_ended_gpus,
+    my_job_rows,
+)
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views.base import FurtherQuestion, SummaryPart, TableView
 from slurmkit_tui.views.queue import running_and_pending
@@ -32,6 +39,7 @@ from slurmkit_tui.widgets.listing import (
 
 EFFICIENCY_QUESTION = FeedQuestion("uses")
 GPUS_QUESTION = FeedQuestion("gpus-now")
+_ENDED_EVERY = 30.0  # intervals; what ended jobs did changes only with an ingest
 _EVERY = 3  # answers about jobs per answer about efficiency
 _REST = 20  # shortest pause between two of these, as a multiple of the time one took
 
@@ -258,7 +266,7 @@ class MineView(TableView):
     OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
     ASK = FeedQuestion("mine")
-    also = (FurtherQuestion(GPUS_QUESTION, 3.0),)
+    also = (FurtherQuestion(GPUS_QUESTION, 3.0),)  # and one about ended jobs, see `_ask_of_ended`
 
     def __init__(self, *, mine: bool = False) -> None:
         del mine  # all rows are mine
@@ -267,6 +275,7 @@ class MineView(TableView):
         self._last: _Jobs | None = None
         self._answers = 0  # since efficiency was last asked for
         self._fresh = False
+        self._ended_gpus: GpusOfJob | None = None  # of the last ended jobs that were asked about
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
         """See `View.make`; uses what is known of the jobs now, so that they need not wait."""
@@ -278,6 +287,8 @@ class MineView(TableView):
     def take(self, prepared: ArrangedRows) -> None:
         """See `View.take`; every third answer also asks for the efficiencies."""
         super().take(prepared)
+        if self._last is not None:
+            self._ask_of_ended(self._last.answer.value)
         if not self._fresh:  # an old answer shown again, perhaps while paused
             return
         self._fresh = False
@@ -285,6 +296,12 @@ class MineView(TableView):
         if self._last is not None and self._is_due(*self._last):
             self._answers = 0
             self._measure(self._last.session)
+
+    def _ask_of_ended(self, mine: MyJobs) -> None:
+        """Ask about the GPUs of ended jobs: at once when another one has ended."""
+        ids = ids_of_ended_gpus(mine)
+        ended = (FurtherQuestion(FeedQuestion("gpus-ended", (ids,)), _ENDED_EVERY),) if ids else ()
+        self.also = (*MineView.also, *ended)
 
     def _is_due(self, answer: FeedAnswer, session: ClusterSession) -> bool:
         uses = session.last_answer(EFFICIENCY_QUESTION)
@@ -316,10 +333,13 @@ class MineView(TableView):
         self._without_history = answer.value.without_history
         efficiencies = self._uses.of if self._uses else NO_EFFICIENCIES
         gpus, session = self._gpus_answer, self._last and self._last.session
+        if session and len(self.also) > 1 and (did := session.last_answer(self.also[1].ask).answer):
+            self._ended_gpus = did.value
         return my_job_rows(
             answer.value,
             efficiencies,
             gpus.answer.value if gpus and gpus.answer else None,
+            ended_gpus=self._ended_gpus,
             cluster=session.cluster if session else None,
         )
 

@@ -41,7 +41,8 @@ class UtilizationRow(msgspec.Struct, frozen=True):
 
     Attributes:
         hours: GPU-hours; None is unknown.
-        used: GPU-hours in which the GPUs worked, as far as they were measured; None is unknown.
+        used: share of the measured GPU time of a type in which its GPUs worked, as the curve has
+            it; None is unknown.
         lost: GPU-hours of jobs that did not complete; None is unknown.
         share: share of what today's GPUs of the type can give in that time, or of all GPU-hours;
             None is unknown.
@@ -63,7 +64,7 @@ def utilization_rows(report: Utilization) -> list[UtilizationRow]:
             name=_name(row, report.by),
             jobs=row.get("jobs") or 0,
             hours=row.get("gpu_hours"),
-            used=row.get("gpu_hours_used"),
+            used=_used_share(report, str(row.get(report.by) or "")),
             lost=row.get("gpu_hours_lost"),
             share=_share(row.get("gpu_hours"), report, str(row.get(report.by) or ""), total),
         )
@@ -75,6 +76,15 @@ def utilization_rows(report: Utilization) -> list[UtilizationRow]:
 def _name(row: Mapping[str, Any], by: str) -> str:
     name = str(row.get(by) or "-")
     return "no GPU" if by == "gpu-type" and name == "none" else name
+
+
+def _used_share(report: Utilization, name: str) -> float | None:
+    """Return which share of the measured time of a GPU type was used; other rows have none."""
+    if report.by != "gpu-type":
+        return None
+    used = sum((each.used or {}).get(name, 0.0) for each in report.curve)
+    measured = sum((each.measured or {}).get(name, 0.0) for each in report.curve)
+    return min(1.0, used / measured) if measured else None
 
 
 def _share(hours: float | None, report: Utilization, name: str, total: float) -> float | None:
@@ -106,11 +116,10 @@ COLUMNS = (
     TableColumn(
         "used",
         "USED",
-        lambda r, _: "?" if r.used is None else format_number(r.used),
+        lambda r, _: "?" if r.used is None else f"{r.used:.0%}",
         attrgetter("used"),
-        10,
+        5,
         right=True,
-        wide=True,
     ),
     TableColumn(
         "lost",
@@ -252,7 +261,10 @@ class UtilizationView(TableViewWithNotes):
         report = answer.value
         base = "what its GPUs give in this time" if report.by == "gpu-type" else "all GPU-hours"
         only = "" if report.everybody else "the rows are of the jobs that you may see"
-        history = "; ".join(filter(None, [report.source, f"SHARE: part of {base}", only]))
+        of_measured = any(row.used is not None for row in utilization_rows(report))
+        used = "USED: part of the measured time" if of_measured else ""
+        age = report.source.rpartition("; ")[2]  # the line below names the ledger
+        history = "; ".join(filter(None, [age, used, f"SHARE: part of {base}", only]))
         if report.without_history:
             history = f"no history: {report.without_history}"
         return [_now_in_words(report.now), history]

@@ -14,7 +14,7 @@ from rich.text import Text
 from textual.message import Message
 from textual.widget import Widget
 
-from slurmkit.formats.display import format_number, printable
+from slurmkit.formats.display import format_number, printable, spark_signs
 from slurmkit.formats.memory import format_memory_use
 from slurmkit_tui.jobform.gpu_use import GpuOfJob, RunOfJob, UsePoint
 from slurmkit_tui.themes import has_plain_signs
@@ -22,9 +22,11 @@ from slurmkit_tui.widgets.plots import load_plotter
 from slurmkit_tui.widgets.table import fit_text
 
 _LEAST_ROWS, _MOST_ROWS = 4, 10  # of a plot
-_HEAD = 2  # lines above it
+HEAD_LINES = 2  # lines above it
 _LABEL = 4  # cells of a number at the axis
 _LEAST = 12  # cells of a plot
+_NAME, _MOST_SIGNS, _CAPTION = 14, 60, 17  # cells of a line: name, curve in signs, and numbers
+_BESIDE = 60  # cells for the words around such a curve
 _GIB = 1024  # MiB
 _KWH = 3_600_000  # joules
 _WATTS = 50  # the top of the curves of power is a multiple
@@ -38,7 +40,7 @@ class CurveFrame(NamedTuple):
         end: epoch seconds at the right end.
         top_watts: power at the top.
         gpu_type: type of all GPUs; empty if unknown.
-        rows: lines of a plot.
+        rows: lines of a plot; 0 for one line of text instead.
     """
 
     begin: float
@@ -162,19 +164,21 @@ class GpuCurves(Widget):
             self.refresh(layout=True)
 
     def get_content_height(self, *_: Any) -> int:
-        """See `Widget.get_content_height`; without a curve it is two lines."""
-        return _HEAD + (self._frame.rows if self._gpu.points else 0)
+        """See `Widget.get_content_height`; without a curve it is two lines, or one."""
+        if not self._frame.rows:
+            return 1
+        return HEAD_LINES + (self._frame.rows if self._gpu.points else 0)
 
     def render(self) -> Text:
         """Draw the lines of text, and the plots side by side below them."""
         gpu = self._gpu
+        if not self._frame.rows:
+            return self._line()
         wide = plot_widths(self.size.width)
         text = Text(no_wrap=True, overflow="ellipsis", end="")
         text.append(gpu_name(gpu), self._style("curve--name"))
         text.append(f"  {printable(self._frame.gpu_type)}{' MIG' if gpu.mig else ''}".rstrip())
-        for words, name in gpu_notes(gpu):
-            text.append("  ")
-            text.append(words, self._style(name))
+        self._append_notes(text)
         captions = (each.caption(gpu) for each in MEASURES)
         cells = (fit_text(words, width) for words, width in zip(captions, wide, strict=True))
         text.append("\n" + " ".join(cells))
@@ -188,11 +192,29 @@ class GpuCurves(Widget):
                 text.append_text(row)
         return text
 
+    def _line(self) -> Text:
+        """Return the line of text: its name, a curve of its use in signs, and its notes."""
+        gpu = self._gpu
+        count = max(_LEAST, min(self.size.width - _BESIDE, _MOST_SIGNS))
+        columns = curve_columns(gpu, self._frame, MEASURES[0], count)
+        text = Text(no_wrap=True, overflow="ellipsis", end="")
+        text.append("▸" if self.has_class("-marked") else " ")
+        text.append(fit_text(gpu_name(gpu), _NAME), self._style("curve--name"))
+        text.append(" " + spark_signs(columns, plain=has_plain_signs()), self._style("curve--use"))
+        text.append("  " + fit_text(_use_caption(gpu), _CAPTION))
+        self._append_notes(text)
+        return text
+
+    def _append_notes(self, text: Text) -> None:
+        for words, name in gpu_notes(self._gpu):
+            text.append("  ")
+            text.append(words, self._style(name))
+
     @property
     def is_unplotted(self) -> bool:
         """Whether it has curves, and those that are drawn are not the ones to show."""
         drawn = self._plotted is not None and self._plotted.of == self._wanted_plots()
-        return bool(self._gpu.points) and not drawn
+        return bool(self._gpu.points and self._frame.rows) and not drawn
 
     def plot(self) -> None:
         """Draw the curves, if those that are drawn are not the ones to show."""
@@ -302,7 +324,7 @@ def _draw_columns(
 
 def plot_rows(lines: int, gpus: int) -> int:
     """Return the rows of a plot, so that all GPUs fit into these lines where that is possible."""
-    return min(max(lines // max(gpus, 1) - _HEAD - 1, _LEAST_ROWS), _MOST_ROWS)
+    return min(max(lines // max(gpus, 1) - HEAD_LINES - 1, _LEAST_ROWS), _MOST_ROWS)
 
 
 def plot_widths(width: int) -> list[int]:

@@ -30,11 +30,12 @@ from slurmkit_tui.themes import has_plain_signs
 SIGNS = "█▓▒▌▄"  # of the types of GPUs; each has a colour of its own, too
 # Sign and style; on the map of GPUs, too, a dot is a free GPU, and a cross is one of a closed node.
 FREE, STRANDED, CLOSED = ("·", "$success"), ("-", "$warning"), ("×", "$error")
-USED = ("═", "$success")  # of the held GPUs
+IDLE = "░"  # of held GPUs, in the colour of their type, where some were measured
 _THERE, _WANTED, _UNKNOWN, _CURSOR = "─•?│"
 _UNKNOWN_WORD = "unknown"  # where there is room for it
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEAST_ROWS = 4  # of a plot; below that nothing can be read from it
+_ROUND_HOURS = (1, 2, 3, 6, 12, 24)  # between two ticks
 _ALL = 0.95  # a share above that is as good as all
 
 
@@ -118,7 +119,7 @@ class GpuPlot(Widget):
         """The cursor was moved."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "plot--axis", "plot--there", "plot--wanted", "plot--used", "plot--unknown", "plot--cursor",
+        "plot--axis", "plot--there", "plot--wanted", "plot--unknown", "plot--cursor",
         *(f"holder--{number}" for number in range(len(SIGNS))),
     }  # fmt: skip
 
@@ -135,7 +136,8 @@ class GpuPlot(Widget):
         cursor = self.cursor
         if self.can_focus and curve is not None:
             last = len(curve.begins) - 1
-            self.cursor = last if cursor is None else min(cursor, last)
+            was_last = self._curve is not None and cursor == len(self._curve.begins) - 1
+            self.cursor = last if cursor is None or was_last else min(cursor, last)
         if (curve, words, cursor) == (self._curve, self._words, self.cursor):
             return
         self._curve, self._words = curve, words
@@ -184,8 +186,6 @@ class GpuPlot(Widget):
         parts = []
         if any(value is not None for value in curve.there):
             parts.append((f"{_THERE} all  ", "$foreground"))
-        if any(value is not None for value in curve.used):
-            parts.append((f"{USED[0]} used  ", USED[1]))
         wanted = max((value for value in curve.wanted if value is not None), default=None)
         if wanted is not None:
             most = f", up to {wanted:,.0f}" if wanted > curve_top(curve) else ""
@@ -195,6 +195,9 @@ class GpuPlot(Widget):
             for at, (name, values) in enumerate(curve.held.items())
             if with_types and any(values)
         ]
+        if _is_measured(curve):
+            words = "held, no use measured" if with_types else "held"  # Home has little room
+            parts.append((f"{IDLE} {words}  ", "$foreground"))
         if not all(_has_room(run, curve, self.size.width) for run in _unknown_runs(curve)):
             parts.append((f"{_UNKNOWN} unknown", "$quiet"))
         return Content.assemble(*parts)
@@ -231,14 +234,13 @@ class GpuPlot(Widget):
         plotter.ylim(top / rows / 2, top)
         plotter.xlim(0, count)
         marks = y_ticks(top, rows)
-        plotter.yticks([top * row / rows for row in marks], list(marks.values()))
+        plotter.yticks(list(marks), list(marks.values()))
         ticks = time_ticks(curve, width)
         plotter.xticks([at for at, _ in ticks], [words for _, words in ticks])
         columns = [at * count / (width * 2) for at in range(width * 2)]
         self._draw_held(plotter, curve, columns, top / rows / 2)
         for values, sign, name in (
             (curve.there, _THERE, "plot--there"),
-            (curve.used, USED[0], "plot--used"),
             (curve.wanted, _WANTED, "plot--wanted"),
         ):
             known = [(x, value) for x in columns if (value := values[int(x)]) is not None]
@@ -277,6 +279,9 @@ class GpuPlot(Widget):
     ) -> None:
         """Draw each type on top of the ones before, from the highest sum to the lowest.
 
+        Where use was measured, the used GPUs of a type are the full lower part of its area. What
+        was not measured looks like what was not used.
+
         Args:
             plotter: plotext.
             curve: the numbers.
@@ -285,13 +290,42 @@ class GpuPlot(Widget):
         """
         names = list(curve.held)
         for at in range(len(names) - 1, -1, -1):
-            below = [curve.held[name] for name in names[: at + 1]]
-            points = [(x, sum(values[int(x)] or 0.0 for values in below)) for x in columns]
-            for is_drawn, run in groupby(points, key=lambda point: point[1] >= least):
-                if is_drawn:
-                    xs, sums = zip(*_ends_of_levels(list(run)), strict=True)
-                    plotter.plot(list(xs), list(sums), fillx=True, marker=SIGNS[at],
-                                 color=self._colour(f"holder--{at}"))  # fmt: skip
+            colour = self._colour(f"holder--{at}")
+            below = [curve.held[name] for name in names[:at]]
+            base = [sum(values[int(x)] or 0.0 for values in below) for x in columns]
+            own = [curve.held[names[at]][int(x)] or 0.0 for x in columns]
+            held = [low + more for low, more in zip(base, own, strict=True)]
+            if not _is_measured(curve):
+                _fill(plotter, columns, held, least, SIGNS[at], colour)
+                continue
+            work = [curve.used_by_type[names[at]][int(x)] for x in columns]
+            used = [
+                low + min(some, more) if some else 0.0
+                for low, more, some in zip(base, own, work, strict=True)
+            ]
+            _fill(plotter, columns, held, least, IDLE, colour)
+            _fill(plotter, columns, used, least, SIGNS[at], colour)
+
+
+def _fill(
+    plotter: Any,
+    columns: Sequence[float],
+    levels: Sequence[float],
+    least: float,
+    sign: str,
+    colour: tuple[int, int, int],
+) -> None:
+    """Fill a plot up to the level of each column; levels below `least` are not drawn."""
+    points = zip(columns, levels, strict=True)
+    for is_drawn, run in groupby(points, key=lambda point: point[1] >= least):
+        if is_drawn:
+            xs, ys = zip(*_ends_of_levels(list(run)), strict=True)
+            plotter.plot(list(xs), list(ys), fillx=True, marker=sign, color=colour)
+
+
+def _is_measured(curve: GpuCurve) -> bool:
+    """Return whether the use of any GPU was measured."""
+    return any(value is not None for value in curve.used)
 
 
 def _ends_of_levels(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -329,8 +363,13 @@ def merge_small_types(curve: GpuCurve) -> GpuCurve:
         None if curve.held_at(at) is None else sum(curve.held[name][at] or 0.0 for name in rest)
         for at in range(len(curve.begins))
     )
-    held = {name: curve.held[name] for name in kept} | {f"{len(rest)} other types": others}
-    return msgspec.structs.replace(curve, held=held)
+    name, used = f"{len(rest)} other types", curve.used_by_type
+    others_used = tuple(map(sum, zip(*(used[each] for each in rest), strict=True))) if used else ()
+    return msgspec.structs.replace(
+        curve,
+        held={each: curve.held[each] for each in kept} | {name: others},
+        used_by_type=used | {name: others_used},
+    )
 
 
 def curve_top(curve: GpuCurve) -> float:
@@ -343,18 +382,20 @@ def curve_top(curve: GpuCurve) -> float:
     return max(1.0, base, min(wanted, 2 * base))
 
 
-def y_ticks(top: float, rows: int) -> dict[int, str]:
-    """Return the lines of cells that have a tick, counted from 1 at the bottom, with its text.
+def y_ticks(top: float, rows: int) -> dict[float, str]:
+    """Return the round numbers with a tick, and their texts.
 
-    A full cell of line `n` of `rows` means `n / rows` of the top.
+    There is at most one tick for every two lines, and three in all. plotext puts a tick on the line
+    up to which it draws that number.
     """
-    middle = rows // 2
-    lines = (middle, rows) if middle > 1 else (rows,)
-    digits = 0 if top >= min(rows, 10) else 1  # a line of cells tells little more
-    return {line: f"{top * line / rows:.{digits}f}".removesuffix(".0") for line in lines}
+    most = max(1, min(3, rows // 2))
+    steps = (base * 10.0**power for power in range(-1, 10) for base in (1, 2, 5))
+    step = next(step for step in steps if top / step < most + 1)
+    numbers = (step * at for at in range(1, most + 1))
+    return {at: f"{at:.1f}".removesuffix(".0") for at in numbers if at <= top}
 
 
-def _margin(ticks: Mapping[int, str]) -> int:
+def _margin(ticks: Mapping[float, str]) -> int:
     """Return the cells to the left of a plot: the longest tick, and the axis."""
     return max(map(len, ticks.values())) + 1
 
@@ -416,14 +457,11 @@ def _amount(value: float | None) -> str:
 
 def time_ticks(curve: GpuCurve, width: int) -> list[tuple[int, str]]:
     """Return positions and texts of times below a plot: hours within a day, else days."""
-    several_days = curve.seconds * len(curve.begins) > 26 * HOUR
-    words = [
-        datetime.fromtimestamp(begin, UTC)
-        .astimezone()
-        .strftime("%d %b" if several_days else "%H:%M")
-        for begin in curve.begins
-    ]
-    first_of_day = [at for at in range(len(words)) if at == 0 or words[at] != words[at - 1]]
+    times = [datetime.fromtimestamp(begin, UTC).astimezone() for begin in curve.begins]
     most = max(2, width // 10)
-    step = -(-len(first_of_day) // most)
-    return [(at, words[at]) for at in first_of_day[::step]]
+    if curve.seconds * len(times) <= 26 * HOUR:
+        step = next(step for step in _ROUND_HOURS if step * most >= len(times))
+        return [(at, f"{time:%H:%M}") for at, time in enumerate(times) if time.hour % step == 0]
+    words = [f"{time:%d %b}" for time in times]
+    first_of_day = [at for at in range(len(words)) if at == 0 or words[at] != words[at - 1]]
+    return [(at, words[at]) for at in first_of_day[:: -(-len(first_of_day) // most)]]
