@@ -235,19 +235,22 @@ def _too_many_tasks(spec: JobSpec, layout: Layout, cpus: int) -> tuple[Finding, 
 def _least_nodes(spec: JobSpec, cpus: int, min_nodes: int = 1) -> int:
     """Return the nodes asked for, at most one per task; of a range, the fewest for the tasks.
 
-    Without `--nodes`, as many as the tasks need, at least `min_nodes`.
+    Without `--nodes`, as many as the tasks need, at least `min_nodes`. The least of a range is
+    raised to `min_nodes`, as slurmctld does (`_valid_job_part` in src/slurmctld/job_mgr.c): 26.05
+    refuses fewer tasks than that.
     """
-    tasks = spec.ntasks
+    tasks, most = spec.ntasks, spec.most_nodes
     if isinstance(spec.nodes, int):
         return min(spec.nodes, tasks or spec.nodes)
     if tasks is None:
-        return spec.least_nodes or max(1, min_nodes)
+        raised = min_nodes if most is None or most >= min_nodes else 1
+        return max(spec.least_nodes or 1, raised)
     by_cpus = max(1, cpus // (spec.cpus_per_task or 1)) if cpus else tasks
     needed = math.ceil(tasks / min(by_cpus, spec.ntasks_per_node or by_cpus))
     if spec.nodes is None:
         return max(needed, min(min_nodes, tasks))
     least = min(spec.least_nodes or 1, tasks)
-    return max(least, min(needed, spec.most_nodes or needed))
+    return max(least, min(needed, most or needed))
 
 
 def _check_gpus_per_node(spec: JobSpec, kind: ResolvedGpus, layout: Layout) -> Layout:

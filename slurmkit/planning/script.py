@@ -62,13 +62,23 @@ def _variables(spec: JobSpec) -> tuple[str, ...]:
     return (*exports, *secret_lines(secret), *trap) if secret else exports
 
 
+def _nodes_option(spec: JobSpec, layout: Layout) -> int | str | None:
+    """Return the number of nodes, or their range with the least that slurmctld raises it to."""
+    nodes, most = layout.nodes, layout.most
+    if most is None or nodes is None:
+        return nodes
+    if nodes <= (spec.least_nodes or 1) or "," in str(spec.nodes):
+        return spec.nodes
+    return f"{nodes}-{most}"
+
+
 def _options(spec: JobSpec, kind: ResolvedGpus | None, layout: Layout) -> dict[str, str]:
     """Return the options in a fixed order; the working directory is always explicit."""
     values = option_values(spec)
     program = PurePosixPath(spec.command[0]).name if spec.command else ""
     place: dict[str, object] = {
         "job-name": values.pop("job-name", None) or printable(program) or "job",
-        "nodes": spec.nodes if layout.most else layout.nodes,
+        "nodes": _nodes_option(spec, layout),
         "ntasks": spec.ntasks if _slurm_counts_tasks(spec) else layout.ntasks,
         "ntasks-per-node": _tasks_per_node(spec, layout),
         # Of a command the layout has these tasks, and the step their GPUs.

@@ -395,6 +395,19 @@ def test_minnodes_is_written_but_for_fewer_tasks(monkeypatch: pytest.MonkeyPatch
     assert not one.errors
 
 
+@pytest.mark.parametrize(
+    ("nodes", "written"),
+    [("1-2", "2-2"), ("1-4", "2-4"), ("2-4", "2-4"), ("3-4", "3-4"), ("1,4", "1,4"), (1, "1")],
+)
+def test_the_least_of_a_range_is_raised_to_minnodes(
+    monkeypatch: pytest.MonkeyPatch, nodes: int | str, written: str
+) -> None:
+    """26.05 refuses `--nodes=1-2 --ntasks-per-node=1` where MinNodes=2, and takes `--nodes=1-2`."""
+    known = with_partition("gpu", min_nodes=2)
+    monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: known)
+    assert dict(made(nodes=nodes).submissions[0].options)["nodes"] == written
+
+
 def test_cpus_of_gpus_that_do_not_divide_over_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding submission 12: DefCpuPerGPU gives the job 8 CPUs; each of 3 tasks has 2 of them."""
     known = with_settings("gpu", JobDefaults="DefCpuPerGPU=4")
