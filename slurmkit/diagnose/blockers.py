@@ -39,6 +39,8 @@ _DEPENDENCY_MEANINGS = {
     "aftercorr": "its task of the same number must succeed first",
     "afterburstbuffer": "must end and stage out first",
 }
+# src/sprio/sprio.c: of a job that is held, or waits for another, it prints this to standard output.
+_NO_JOBS = "Unable to find jobs"
 # For each factor: the sprio --format field of its weighted value (sprio(1)), and the slurm.conf
 # parameter of its weight.
 _FACTORS = {
@@ -240,6 +242,8 @@ def parse_priority(text: str, mark: str, config: Mapping[str, str]) -> tuple[Pri
         mark: the separator after each field.
         config: `scontrol show config`, for the weights.
     """
+    if text.startswith(_NO_JOBS):
+        return ()
     rows = split_records(text, mark, len(_FACTORS) + 2, "sprio")
     return tuple(_priority([value.strip() for value in row], config) for row in rows)
 

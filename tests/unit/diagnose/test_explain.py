@@ -25,6 +25,7 @@ from slurmkit.diagnose.snapshot import (
     read_license_holders,
     read_pending_request,
 )
+from slurmkit.errors import SlurmError
 from slurmkit.formats import display
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.gres import GresUse
@@ -91,6 +92,15 @@ def test_priorities_are_read_on_each_release(release: str) -> None:
     assert points["nice"] == -7
     assert found.total == pytest.approx(sum(points.values()), abs=2)
     assert found.reading.startswith("fairshare is its weakest factor: ")
+
+
+def test_a_job_without_a_priority_has_none_and_half_an_answer_is_an_error() -> None:
+    """What sprio 24.11.5 prints of a job that is held, with exit status 0."""
+    text = "Unable to find jobs matching user/id(s) specified\n"
+    assert blockers.parse_priority(text, MARK, lab.CONFIG) == ()
+    assert blockers.parse_priority("", MARK, lab.CONFIG) == ()
+    with pytest.raises(SlurmError, match="sprio's answer broke off"):
+        blockers.parse_priority(f"mps{MARK}12", MARK, lab.CONFIG)
 
 
 def test_a_factor_at_its_best_and_weights_of_nothing_are_said() -> None:
