@@ -22,7 +22,7 @@ from slurmkit.state.gres import read_holding_jobs
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.testing import FakeSlurm
 
-JOB: Any = SimpleNamespace(job_id="7", raw_id="7", user="alice")
+JOB: Any = SimpleNamespace(job_id="7", raw_id="7", part="", user="alice")
 READERS: dict[str, Callable[[SlurmCommands], object]] = {
     "the queue": lambda slurm: read_queue(slurm, QueueFilter()),
     "jobs that hold nodes": read_holding_jobs,
