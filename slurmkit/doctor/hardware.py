@@ -102,8 +102,9 @@ def check_prolog_time(case: CheckContext) -> Iterator[CheckFinding]:
     if any(value not in {"", "(null)"} for value in scripts):
         yield CheckFinding("note",
                     "PrologFlags lacks Alloc: the prolog runs on a node with the job's first step",
-                    "which job holds the GPUs of a node where it runs no step is unknown, so they"
-                    " never count as idle",
+                    "Prometheus does not know which job holds the GPUs of a node where it runs no"
+                    " step, so they never count as idle there; a ledger that reads exporters asks"
+                    " slurmctld",
                     "PrologFlags=Alloc",
                     "slurm.conf, then restart slurmctld and slurmd")  # fmt: skip
 

@@ -119,7 +119,7 @@ def end(lab: Lab, *jobs: str) -> None:
     lab.run("scancel", *jobs, check=False)
     for job in jobs:
         wait_for_end(lab, job)
-    for node in ("c2", "c5"):
+    for node in ("c1", "c2", "c5"):
         lab.run("sh", "-c", REST, service=node, user="")
 
 
@@ -356,6 +356,19 @@ def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> 
     shown = lab.run("slurmkit", "job", job, "--gpus").stdout
     assert len(re.findall(rf"^c2 .* {100 * use:.0f} % ", shown, re.MULTILINE)) == 1, shown
     assert len(re.findall(r"^c2 .* idle$", shown, re.MULTILINE)) == 1, shown
+
+
+def test_gpus_on_a_node_where_a_job_runs_no_step_are_measured(lab: Lab, play: Play) -> None:
+    """Finding newcomer N3. Without `PrologFlags=Alloc` there is no record of the job on c2."""
+    job = play("--nodes=2", "--nodelist=c1,c2", "--gres=gpu:a100:1")
+    records = f"ls /run/slurmkit/gpus/*/{job}"
+    found = lambda: lab.run("sh", "-c", records, service="c2", user="", check=False)  # noqa: E731
+    wait_for(found, lambda said: said.returncode == 0)
+    lab.run("sh", "-c", f"rm /run/slurmkit/gpus/*/{job}", service="c2", user="")
+    wait_for_samples(lab, job, wait_for_samples(lab, job, 0) + 5)
+    end(lab, job)
+    gpus = record_of(lambda job: show_gpus(lab, job), job)["gpus"]
+    assert [gpu["at_zero"] for gpu in gpus if gpu["node"] == "c2"] == [1]
 
 
 def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab, play: Play) -> None:

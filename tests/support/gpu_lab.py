@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fake_sacct import FakeSacct
 from slurmkit_accounting.gpu_use.recent import RecentSample, store_samples
-from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
+from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading, NodeAnswer, parse_page
 from slurmkit_accounting.gpu_use.store import store_uses
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 
@@ -72,6 +72,22 @@ def gpu_page(
             *(line("job", 1, gpu, job=job) for job in jobs),
         ]
     )
+
+
+class Nodes:
+    """Exporters without sockets: what each node's page is at a time."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, str] = {}
+        self.at = 0.0
+
+    def __call__(self, _: object, nodes: Iterable[str]) -> dict[str, NodeAnswer]:
+        return {
+            node: parse_page(self.pages[node], self.at)
+            if node in self.pages
+            else NodeAnswer(error="no route to host")
+            for node in nodes
+        }
 
 
 @contextmanager

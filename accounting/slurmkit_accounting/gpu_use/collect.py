@@ -13,14 +13,15 @@ from typing import Protocol
 
 from sqlalchemy import Connection, select
 
+from slurmkit.errors import SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.gres import HoldingJob, read_holding_jobs
 from slurmkit_accounting.gpu_use.exporters import (
-    NodeAnswer,
     describe_silent_nodes,
     keep_confirmed,
     most_gpus,
 )
+from slurmkit_accounting.gpu_use.holders import GpuHolders
 from slurmkit_accounting.gpu_use.recent import (
     KEPT_SECONDS,
     RecentSample,
@@ -29,7 +30,7 @@ from slurmkit_accounting.gpu_use.recent import (
     sampled_nodes,
     store_samples,
 )
-from slurmkit_accounting.gpu_use.samples import JobReading, parse_job
+from slurmkit_accounting.gpu_use.samples import JobReading, NodeAnswer, parse_job
 from slurmkit_accounting.gpu_use.store import (
     delete_old_curves,
     load_linked_keys,
@@ -91,6 +92,7 @@ class GpuUseCollector:
         self._open_ledger = open_ledger
         self._slurm = slurm
         self._source = source
+        self._gpu_holders = GpuHolders(slurm)
         self._interval = interval
         self._covered = interval  # seconds that one sample covers
         self._keep_seconds = keep_days * _DAY
@@ -99,20 +101,25 @@ class GpuUseCollector:
         self._unknown: set[tuple[str, int]] = set()  # node and job; see `_without_stale_jobs`
 
     def run(self, cluster: str, now: float) -> str:
-        """Run one round; return a line on the nodes that did not answer, empty if all did.
+        """Run one round; return a line on what did not answer, empty if all did.
 
         Args:
             cluster: name of the cluster that `slurm` asks.
             now: epoch seconds.
 
         Raises:
-            SlurmkitError: when slurmctld or the source does not answer.
+            SlurmkitError: when squeue fails or the source does not answer.
             LedgerError: when the ledger cannot be written.
         """
         there = read_holding_jobs(self._slurm)
         jobs = [job for job in there if _uses_gpus(job) and job.started is not None]
         holders = _by_node(jobs)
         pages = self._without_stale_jobs(self._source.read(jobs), _by_node(there))
+        failure = ""
+        try:
+            pages = self._gpu_holders.add_readings(pages, jobs)
+        except SlurmError as error:  # the jobs that the pages name are known all the same
+            failure = f"who holds the GPUs on which exporters see no job is unknown: {error}"
         answers = keep_confirmed(pages, jobs)
         with self._open_ledger() as ledger:
             with ledger.transaction() as connection:
@@ -122,7 +129,7 @@ class GpuUseCollector:
                 if self._updated is None or not 0 <= now - self._updated < _UPDATE_EVERY:
                     self._update(ledger, number, int(now))
                     self._updated = now
-        return describe_silent_nodes(answers)
+        return "; ".join(filter(None, (describe_silent_nodes(answers), failure)))
 
     def _without_stale_jobs(
         self, pages: Mapping[str, NodeAnswer], there: Mapping[str, Mapping[int, int]]

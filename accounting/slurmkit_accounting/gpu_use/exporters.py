@@ -20,7 +20,14 @@ from slurmkit.errors import BadConfig
 from slurmkit.formats.tres import gpu_count, parse_tres
 from slurmkit.state.gres import HoldingJob
 from slurmkit_accounting.config import GpuUseSection
-from slurmkit_accounting.gpu_use.samples import PARTS, JobReading, PageError, parse_job, parse_page
+from slurmkit_accounting.gpu_use.samples import (
+    PARTS,
+    JobReading,
+    NodeAnswer,
+    PageError,
+    parse_job,
+    parse_page,
+)
 
 EXPORTER = "exporter"
 NODE = "{node}"
@@ -47,18 +54,6 @@ class ExporterAddress(NamedTuple):
     token: str
     deadline: float
     asking: float = 20.0
-
-
-class NodeAnswer(NamedTuple):
-    """The answer of one node.
-
-    Attributes:
-        readings: one for each job on each GPU; empty if the node did not answer.
-        error: why it did not answer; empty if it did.
-    """
-
-    readings: tuple[JobReading, ...] = ()
-    error: str = ""
 
 
 ReadExporters = Callable[[ExporterAddress, Collection[str]], Mapping[str, NodeAnswer]]
@@ -177,7 +172,7 @@ async def _read_node(
     try:
         async with asyncio.timeout(where.deadline):
             at, page = await _get(where, node, secure)
-        return NodeAnswer(tuple(parse_page(page, at)))
+        return parse_page(page, at)
     except TimeoutError:
         return NodeAnswer(error=f"no answer within {where.deadline:g} s")
     except (OSError, ValueError) as error:  # a name that cannot be a host's is a ValueError

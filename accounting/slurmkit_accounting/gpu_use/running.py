@@ -16,9 +16,14 @@ import msgspec
 from slurmkit.formats.tres import gpu_count
 from slurmkit.state.gpu_metrics import GpuMetricsOfRunning, GpuTrace, JobWindow, NoSamples
 from slurmkit.state.gres import HoldingJob
-from slurmkit_accounting.gpu_use.exporters import NodeAnswer
 from slurmkit_accounting.gpu_use.history import usual_interval
-from slurmkit_accounting.gpu_use.samples import GpuName, JobReading, parse_job, read_sample
+from slurmkit_accounting.gpu_use.samples import (
+    GpuName,
+    JobReading,
+    NodeAnswer,
+    parse_job,
+    read_sample,
+)
 from slurmkit_accounting.gpu_use.summaries import RUNNING_IN_PROMETHEUS
 
 _LOOK_BACK = 300  # seconds; as long as Prometheus itself takes a sample for present

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -93,6 +95,20 @@ class JobReading(msgspec.Struct, frozen=True, gc=False):
     alone: GpuReading | None = None
 
 
+class NodeAnswer(NamedTuple):
+    """The answer of one node.
+
+    Attributes:
+        readings: one for each job on each GPU; empty if the node did not answer.
+        error: why it did not answer; empty if it did.
+        without_job: the GPUs of which the page tells Slurm's index and names no job.
+    """
+
+    readings: tuple[JobReading, ...] = ()
+    error: str = ""
+    without_job: tuple[tuple[GpuName, GpuReading], ...] = ()
+
+
 def plausible_share(value: float | None) -> float | None:
     """Return a share from 0 to 1; None for anything else."""
     return value if value is not None and 0 <= value <= 1 else None
@@ -137,10 +153,8 @@ class PageError(ValueError):
     """A page that is not one of `slurmkit gpu-exporter`."""
 
 
-def parse_page(text: str, at: float) -> list[JobReading]:
-    """Parse a page of `slurmkit gpu-exporter`: a reading for each job on each GPU.
-
-    A GPU that no job holds gives none. Of two lines for the same value the last counts.
+def parse_page(text: str, at: float) -> NodeAnswer:
+    """Parse a page of `slurmkit gpu-exporter`. Of two lines for the same value the last counts.
 
     Args:
         text: Prometheus text format, or OpenMetrics.
@@ -173,7 +187,17 @@ def parse_page(text: str, at: float) -> list[JobReading]:
         values.by_job.setdefault(job, {})[metric] = value
     if not gpus and PREFIX not in text:
         raise PageError(f"no line begins with {PREFIX}; is this slurmkit gpu-exporter?")
-    return [reading for values in gpus.values() for reading in values.readings(at)]
+    found = gpus.values()
+    numbers = Counter(values.gpu.index for values in found)
+    return NodeAnswer(
+        readings=tuple(reading for values in found for reading in values.readings(at)),
+        without_job=tuple(
+            (values.gpu, values.whole(at))
+            for values in found
+            if values.gpu.index is not None and numbers[values.gpu.index] == 1
+            if not values.names_job
+        ),
+    )
 
 
 class _GpuValues:
@@ -184,27 +208,31 @@ class _GpuValues:
         self.own: dict[str, float | None] = {}
         self.by_job: dict[int, dict[str, float | None]] = {}
 
+    @property
+    def names_job(self) -> bool:
+        """Whether any line of the GPU is of a job, also of one whose id cannot be read."""
+        return bool(self.by_job) or any(metric.startswith("job") for metric in self.own)
+
+    def whole(self, at: float) -> GpuReading:
+        return GpuReading(
+            at=at,
+            utilisation=plausible_share(self.own.get("utilization_ratio")),
+            memory_mib=plausible_mib(self.own.get("memory_used_bytes")),
+            memory_total_mib=plausible_mib(self.own.get("memory_total_bytes")),
+            watts=plausible_watts(self.own.get("power_watts")),
+            joules=plausible_counter(self.own.get("energy_joules_total")),
+        )
+
     def readings(self, at: float) -> Iterator[JobReading]:
         holders = {job: each for job, each in self.by_job.items() if each.get("job") == 1}
         shared = len(holders) > 1
-        total = plausible_mib(self.own.get("memory_total_bytes"))
-        whole = _whole_reading(self.own, at, total)
+        whole = self.whole(at)
+        total = whole.memory_total_mib
         for job, of_job in holders.items():
             if shared:
                 yield JobReading(job, self.gpu, True, _shared_reading(of_job, at, total), whole)  # noqa: FBT003
             else:
                 yield JobReading(job, self.gpu, False, whole)  # noqa: FBT003
-
-
-def _whole_reading(own: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:
-    return GpuReading(
-        at=at,
-        utilisation=plausible_share(own.get("utilization_ratio")),
-        memory_mib=plausible_mib(own.get("memory_used_bytes")),
-        memory_total_mib=total,
-        watts=plausible_watts(own.get("power_watts")),
-        joules=plausible_counter(own.get("energy_joules_total")),
-    )
 
 
 def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:

@@ -13,19 +13,18 @@ from typing import Any
 
 import pytest
 from fake_sacct import job, lately, step
-from gpu_lab import JobsAndRuns, exporter, gpu_page
+from gpu_lab import JobsAndRuns, Nodes, exporter, gpu_page
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.config import GpuUseSection, ScheduleSection
 from slurmkit_accounting.gpu_use.collect import GpuUseCollector
 from slurmkit_accounting.gpu_use.exporters import (
     ExporterAddress,
     Exporters,
-    NodeAnswer,
     exporter_address,
     read_exporters,
 )
 from slurmkit_accounting.gpu_use.recent import load_samples
-from slurmkit_accounting.gpu_use.samples import GpuName, parse_page
+from slurmkit_accounting.gpu_use.samples import GpuName, NodeAnswer, parse_page
 from slurmkit_accounting.gpu_use.store import delete_old_curves, link_ended_runs, load_uses
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ingest.steps import update_measured_use
@@ -165,7 +164,7 @@ def test_a_name_that_cannot_be_a_host_s_costs_only_its_own_samples():
 
 
 def test_labels_that_no_driver_gives_name_nothing():
-    (reading,) = parse_page(gpu_page(7).replace("GPU-1", "GPU\x00-1"), NOW)
+    (reading,) = parse_page(gpu_page(7).replace("GPU-1", "GPU\x00-1"), NOW).readings
     assert reading.gpu.uuid == ""
 
 
@@ -238,22 +237,6 @@ def test_a_token_that_everybody_can_read_is_refused(tmp_path):
     file.chmod(0o600)
     section = GpuUseSection(url="http://{node}:332/metrics", token_file=str(file))
     assert exporter_address(section).token == "secret"
-
-
-class Nodes:
-    """Exporters without sockets: what each node's page is at a time."""
-
-    def __init__(self) -> None:
-        self.pages: dict[str, str] = {}
-        self.at = 0.0
-
-    def __call__(self, _: ExporterAddress, nodes: Any) -> dict[str, NodeAnswer]:
-        return {
-            node: NodeAnswer(tuple(parse_page(self.pages[node], self.at)))
-            if node in self.pages
-            else NodeAnswer(error="no route to host")
-            for node in nodes
-        }
 
 
 class Lab:
@@ -376,7 +359,7 @@ def test_a_sample_that_is_stored_for_an_hour_is_as_it_was_taken(lab):
     page = gpu_page(7, busy=0.123456789, watts=61.5, joules=2.0**52 + 1, memory="NaN")
     lab.nodes.pages = {"c1": page}
     lab.collector.run("lab", START + 30)
-    (wanted,) = parse_page(page, START + 30.25)
+    (wanted,) = parse_page(page, START + 30.25).readings
     with lab.ledger.transaction() as connection:
         (sample,) = load_samples(connection, START)
         assert list(load_samples(connection, START, nodes=["c2"])) == []

@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[3] / "recorded" / "gpu_exporter"
 
 
 def test_a_recorded_node_whose_indices_are_not_the_drivers():
-    found = parse_page((RECORDED / "node-c2.prom").read_text(), 5.0)
+    found = parse_page((RECORDED / "node-c2.prom").read_text(), 5.0).readings
     values = {
         (r.job, r.gpu.index): (r.reading.utilisation, r.reading.memory_mib, r.reading.watts)
         for r in found
@@ -34,7 +34,7 @@ def test_a_recorded_node_whose_indices_are_not_the_drivers():
 
 
 def test_a_recorded_node_with_mig():
-    found = parse_page((RECORDED / "node-c5.prom").read_text(), 5.0)
+    found = parse_page((RECORDED / "node-c5.prom").read_text(), 5.0).readings
     values = {(r.job, r.gpu.index, r.reading.utilisation) for r in found}
     assert values == {(51, 0, 0.8), (52, 3, 0)}
     assert {r.gpu.key[:4] for r in found} == {"MIG-"}
@@ -42,7 +42,7 @@ def test_a_recorded_node_with_mig():
 
 
 def test_a_recorded_node_with_a_shared_gpu():
-    found = parse_page((RECORDED / "node-c6.prom").read_text(), 5.0)
+    found = parse_page((RECORDED / "node-c6.prom").read_text(), 5.0).readings
     assert {(r.job, r.shared, r.reading.utilisation, r.reading.memory_mib) for r in found} == {
         (61, True, 0.5, 8192), (62, True, 0.25, 4096),
     }  # fmt: skip
@@ -63,7 +63,7 @@ def test_forged_pages_leave_nothing_in_memory():
 
 def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
     text = gpu_page(7) + gpu_page(gpu=GpuName("GPU-2", "", 1))
-    (found,) = parse_page(text, 5.0)
+    (found,) = parse_page(text, 5.0).readings
     assert (found.job, found.gpu, found.shared) == (7, GPU, False)
     assert found.reading == GpuReading(
         at=5.0, utilisation=0.8, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
@@ -83,7 +83,7 @@ def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
     ],
 )
 def test_what_no_gpu_does_is_unknown(value, known):
-    (found,) = parse_page(gpu_page(7, busy=value), 5.0)
+    (found,) = parse_page(gpu_page(7, busy=value), 5.0).readings
     assert found.reading.utilisation == known
     assert found.reading.watts == 300
 
@@ -91,14 +91,14 @@ def test_what_no_gpu_does_is_unknown(value, known):
 @pytest.mark.parametrize("value", ["-1", "1e30", "NaN", "x"])
 def test_power_energy_and_memory_that_cannot_be_are_unknown(value):
     page = gpu_page(7, watts=value, joules=value, memory=value)
-    (found,) = parse_page(page, 5.0)
+    (found,) = parse_page(page, 5.0).readings
     assert (found.reading.watts, found.reading.joules, found.reading.memory_mib) == (None,) * 3
 
 
 def test_a_shared_gpu_is_measured_by_process_or_is_unknown():
     page = gpu_page(7, 8) + line("job_utilization_ratio", 0.25, job=7)
     page += line("job_memory_used_bytes", 2**30, job=7)
-    seven, eight = parse_page(page, 5.0)
+    seven, eight = parse_page(page, 5.0).readings
     assert seven.shared
     assert eight.shared
     assert (seven.reading.utilisation, seven.reading.memory_mib) == (0.25, 1024)
@@ -110,9 +110,24 @@ def test_labels_are_unescaped_and_jobs_are_numbers():
     gpu = GpuName("GPU-1", "", None, "MIG-1")
     page = gpu_page(7, gpu=gpu) + line("job", 1, gpu, job="12_3") + line("job", 0, gpu, job=9)
     page += r'slurmkit_gpu_job{uuid="a\"b",job="11"} 1' + "\n"
-    first, second = parse_page(page, 5.0)
+    first, second = parse_page(page, 5.0).readings
     assert (first.job, first.gpu) == (7, gpu)
     assert (second.job, second.gpu.key) == (11, 'a"b')
+
+
+def test_a_gpu_without_a_job_is_read_too_if_its_index_is_certain():
+    two, three = GpuName("GPU-2", "", 1), GpuName("GPU-3", "", 2)
+    page = gpu_page(7) + gpu_page(gpu=two, busy=0, watts=60)
+    page += gpu_page(gpu=three) + line("job", 1, three, job="12_3")  # a job that nobody knows
+    page += gpu_page(gpu=GpuName("GPU-4", "", None))  # one with MIG instances, for example
+    page += gpu_page(gpu=GpuName("GPU-5", "", 4)) + gpu_page(gpu=GpuName("GPU-6", "", 4))
+    page += gpu_page(gpu=GpuName("GPU-7", "", 5)) + line("job", 0, GpuName("GPU-7", "", 5), job=9)
+    page += gpu_page(gpu=GpuName("GPU-8", "", 0))  # the index of the GPU of job 7
+    ((gpu, reading),) = parse_page(page, 5.0).without_job
+    assert gpu == two
+    assert reading == GpuReading(
+        at=5.0, utilisation=0, memory_mib=10240, memory_total_mib=81920, watts=60, joules=1000
+    )
 
 
 @pytest.mark.parametrize(
