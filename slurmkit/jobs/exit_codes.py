@@ -227,7 +227,10 @@ def describe_end(text: str | None) -> str:
     codes, number = parse_exit_code(text)
     if codes:
         return f"exit code {describe_exit_codes(codes)}"
-    return f"signal {number} ({signal_name(number)})" if number else ""
+    if not number:
+        return ""
+    name = signal_name(number)
+    return name if name == f"signal {number}" else f"signal {number} ({name})"
 
 
 def describe_exit_codes(codes: tuple[int, ...]) -> str:

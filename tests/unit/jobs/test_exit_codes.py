@@ -226,6 +226,7 @@ def test_the_code_of_the_worst_task_of_an_array_is_settled() -> None:
         ("1:0", "exit code 1"),
         ("1 or 129", "exit code 1 or 129 (128 + 1, SIGHUP)"),
         ("0:9", "signal 9 (SIGKILL)"),
+        ("0:53", "signal 53"),  # Slurm's own, e.g. of a log that cannot be opened
         ("", ""),
         (None, ""),
     ],
