@@ -24,7 +24,7 @@ _SHARED = ("gres/shard", "gres/mps")
 _RAISED_PER_TASK_SINCE = (24, 11)
 # From the first to before the second a job gets the CPUs of its `--ntasks`; before and after, each
 # node gets those of `--ntasks-per-node` tasks, also where `--ntasks` are fewer (`_get_task_count`
-# in src/plugins/select/cons_tres/dist_tasks.c).
+# in src/plugins/select/cons_tres/dist_tasks.c). A single task has its own alone (seen on 22.05.8).
 _TASKS_COUNT = (24, 11), (25, 11)
 
 
@@ -200,7 +200,8 @@ def _asked_cpus(job: PlacedJob, nodes: int) -> int:
     layout = job.layout
     tasks = layout.tasks
     since, until = _TASKS_COUNT
-    if layout.ntasks is not None and not since <= job.capabilities.release < until:
+    counts_alone = layout.ntasks == 1 or since <= job.capabilities.release < until
+    if layout.ntasks is not None and not counts_alone:
         tasks = max(tasks, (job.spec.ntasks_per_node or 0) * nodes)
     if job.kind is None and layout.ntasks is not None and not job.spec.overcommit:
         # MinNodes may give it more nodes than tasks, each with a CPU

@@ -493,3 +493,10 @@ def test_but_for_24_11_each_node_holds_the_cpus_of_its_most_tasks(release: str) 
     assert done.estimate
     cpus = done.estimate.cpu_hours / done.estimate.hours
     assert cpus == pytest.approx(4 if release == "24.11" else 8)
+
+
+def test_a_single_task_holds_its_own_cpus_alone() -> None:
+    """22.05.8 gives `--ntasks=1 --ntasks-per-node=2` one CPU, though it says NumTasks=2 of it."""
+    done = made(slurm("22.05"), ntasks=1, ntasks_per_node=2)
+    assert done.estimate
+    assert done.estimate.cpu_hours == pytest.approx(done.estimate.hours)
