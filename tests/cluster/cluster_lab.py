@@ -1,14 +1,22 @@
-"""A running Docker cluster: commands run in its containers through docker/cluster."""
+"""A running Docker cluster, and commands in its containers."""
 
+import atexit
+import json
 import shutil
 import subprocess
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar
 
 import pytest
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 CLUSTER = DOCKER / "cluster"
+DRIVER = Path(__file__).with_name("command_driver.py")
+GONE = {"status": 137, "output": "", "errors": "the container has stopped\n"}
+"""The answer for all commands of a container that stops, as `docker exec` has it."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +36,20 @@ class Lab:
         input: str | None = None,  # noqa: A002 - as subprocess.run names it
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container, as a person of LDAP or, with "", as root."""
-        who = ["--user", user] if user else []
-        command = [str(CLUSTER), "exec", service, "--name", self.name, *who, "--", *argv]
-        done = subprocess.run(
-            command,
-            input=input or "",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        who = ["/opt/lab/as-person", user] if user else []
+        commands = Commands.of(self.container(service))
+        done = commands and commands.run([*who, *argv], input or "", timeout)
+        if done is None:  # docker/cluster says what is wrong with the container
+            asked = ["--user", user] if user else []
+            command = [str(CLUSTER), "exec", service, "--name", self.name, *asked, "--", *argv]
+            done = subprocess.run(
+                command,
+                input=input or "",
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
         if check and done.returncode:
             said = done.stdout + done.stderr
             pytest.fail(f"exit status {done.returncode} of {' '.join(argv)}\n{said}")
@@ -54,6 +66,79 @@ class Lab:
     def up(self) -> subprocess.CompletedProcess[str]:
         """Bring the cluster, or what of it died, up."""
         return cluster_command("up", "--name", self.name, "--slurm", self.release)
+
+
+class Commands:
+    """Commands in one container, started by a process there: `command_driver`."""
+
+    _of: ClassVar[dict[str, "Commands"]] = {}
+    _making = threading.Lock()
+
+    def __init__(self, container: str) -> None:
+        argv = ["docker", "exec", "-i", container, "python3", "-c", DRIVER.read_text("utf-8")]
+        self._driver = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+        )
+        assert self._driver.stdin is not None
+        assert self._driver.stdout is not None
+        self._input, self._output = self._driver.stdin, self._driver.stdout
+        atexit.register(self._driver.kill)
+        self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self.runs = bool(self._output.readline())
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @classmethod
+    def of(cls, container: str) -> "Commands | None":
+        """Return those of a container; None if it does not run."""
+        with cls._making:
+            known = cls._of.get(container)
+            if known is None or not known.runs:
+                known = cls._of[container] = cls(container)
+            return known if known.runs else None
+
+    def run(
+        self, argv: list[str], given: str, timeout: float
+    ) -> subprocess.CompletedProcess[str] | None:
+        """Run a command; None if the container had gone before the command was started.
+
+        Raises:
+            subprocess.TimeoutExpired: if it takes longer; it goes on then.
+        """
+        answers: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        with self._lock:
+            if not self.runs:
+                return None
+            number = len(self._answers)
+            self._answers[number] = answers
+            command = {"number": number, "argv": argv, "given": given}
+            try:
+                self._input.write(json.dumps(command) + "\n")
+            except BrokenPipeError:
+                return None
+        try:
+            begun = answers.get(timeout=timeout)
+            if begun is GONE:
+                return None
+            ended = answers.get(timeout=timeout)
+        except Empty:
+            raise subprocess.TimeoutExpired(argv, timeout) from None
+        status, output, errors = ended["status"], ended["output"], ended["errors"]
+        return subprocess.CompletedProcess(argv, status, output, errors)
+
+    def _read(self) -> None:
+        for line in self._output:
+            answer = json.loads(line)
+            self._answers[answer["number"]].put(answer)
+        with self._lock:
+            self.runs = False
+            for waiting in self._answers.values():
+                waiting.put(GONE)
 
 
 def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -31,7 +31,12 @@ class Terminal:
         return self._lab.run(*self._tmux, *argv, user=self._user).stdout
 
     def type(self, *keys: str) -> None:
+        """As a person types: Escape and a letter at once are one key, Alt and that letter.
+
+        What is typed while a program ends is lost.
+        """
         self._run("send-keys", *keys)
+        time.sleep(0.3)
 
     def resize(self, columns: int, lines: int) -> None:
         self._run("resize-window", "-x", str(columns), "-y", str(lines))
