@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_queue import NOW
+from slurmkit_tui.screens import preview
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
@@ -17,7 +18,11 @@ from slurmkit.state import nodes, queue
 
 @pytest.fixture(autouse=True)
 def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """squeue is always asked at the same moment and takes no time; no variable sets a colour."""
+    """squeue is always asked at the same moment and takes no time; no variable sets a colour.
+
+    The preview, which comes some time after the rows, has its own tests.
+    """
+    monkeypatch.setattr(preview, "TALL", 1000)
     clock = SimpleNamespace(time=lambda: NOW, perf_counter=lambda: 0.0)
     for module in (queue, gpus, nodes):
         monkeypatch.setattr(module, "time", clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,8 @@ from fake_gpus import Recorded
 from fake_queue import NOW, Scene, expect_text, job, running, table, text, until
 from hypothesis import given
 from hypothesis import strategies as st
+from slurmkit_tui.app.app import AppOptions, SlurmkitApp
+from slurmkit_tui.cli import SAMPLE, _feed
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.views.gpus import pack_entries
 from slurmkit_tui.widgets.dialogs import TextDialog
@@ -43,6 +46,33 @@ async def test_the_legend_stands_beside_the_map_on_a_wide_screen() -> None:
         assert "a alice:" in next(line for line in text(app).splitlines() if "NODE" in line)
         await pilot.resize_terminal(100, 30)
         await until(pilot, lambda: legend.region.y == grid.region.bottom)
+
+
+async def test_on_a_wide_screen_each_gpu_has_its_holder_job_or_use() -> None:
+    """Finding pictures 1."""
+    app = SlurmkitApp(_feed(None, SAMPLE, ExitStack()), AppOptions(view="gpus"))
+    assert app._replay
+    app._replay.seek(app._replay.end)
+
+    def of_c2() -> list[str]:
+        line = next((line for line in text(app).splitlines() if line[1:3] == "c2"), "")
+        return line.split()[2:10]
+
+    async with app.run_test(size=(200, 30)) as pilot:
+        await until(pilot, lambda: of_c2() == ["vogel"] * 4 + ["peggy"] * 4)
+        await pilot.press("b", "b")
+        jobs = ["647"] * 4 + ["662_3", "662_0", "662_1", "662_2"]
+        await until(pilot, lambda: of_c2() == jobs)
+        await pilot.press("b")
+        uses = ["89%", "96%", "95%", "95%", "0%", "0%", "0%", "0%"]
+        await until(pilot, lambda: of_c2() == uses)
+        row, head = (next(each for each in text(app).splitlines() if mark in each)
+                     for mark in (" c2 ", "NODE"))  # fmt: skip
+        assert head.index(" 7") == row.rindex(" 0%")
+        await pilot.click(app.view.grid, offset=(row.index("95%") + 1, 2))
+        assert app.view.current.index == 2
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: all(len(sign) == 1 for sign in of_c2()))
 
 
 async def test_the_legend_is_laid_out_again_on_another_screen() -> None:

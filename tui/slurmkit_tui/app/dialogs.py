@@ -62,7 +62,7 @@ class AppDialogs:
 
     def detail(self, tab: str) -> None:
         """Show a tab of the row under the cursor."""
-        open_detail(self._app, self._app.view, tab)
+        open_detail(self._app, tab)
 
     def quit_keys(self) -> str:
         """Return the names of the keys that quit."""

@@ -6,8 +6,9 @@ import asyncio
 import time
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from textual import on, work
+from textual import events, on, work
 from textual.timer import Timer
 
 from slurmkit.errors import SlurmkitError
@@ -28,7 +29,10 @@ from slurmkit_tui.screens.status_lines import (
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views import VIEWS, ViewEntry, load_all
 from slurmkit_tui.views.base import TableView, View
-from slurmkit_tui.widgets.messages import AskingScreen, ViewAnswered, ViewUnanswered
+from slurmkit_tui.widgets.messages import AskingScreen, CursorMoved, ViewAnswered, ViewUnanswered
+
+if TYPE_CHECKING:
+    from slurmkit_tui.screens.preview import RowPreview
 
 
 class PollingApp(AppHost):
@@ -54,6 +58,7 @@ class PollingApp(AppHost):
         self._timer: Timer | None = None
         self._turns = ThreadTurns()
         self._also_turn = asyncio.Lock()
+        self._preview: RowPreview | None = None
         self._offered: tuple[object, ...] = ()
 
     def _new_view(self, name: str) -> View:
@@ -240,6 +245,7 @@ class PollingApp(AppHost):
         """Import the other views and the dialogs in a thread, so that they open quickly."""
         await in_thread(load_all)
         await in_thread(partial(import_module, "slurmkit_tui.app.dialogs"))
+        await self._add_preview()
         await in_thread(partial(import_module, "plotext"))  # for the page of a job's GPUs
         tune_garbage_collector()
 
@@ -279,12 +285,27 @@ class PollingApp(AppHost):
         """Update the lines above the view; not every second, as it takes time for 50,000 jobs."""
         if self._is_ending:
             return
+        self._update_preview()
         self.main.query_one(Tabs).show(self.view.NAME)
         self.main.query_one(Summary).show(self.session, self.view)
         offered = self.view.NAME, bool(self.view.rows), self.view.clearable
         if offered != self._offered:
             self._offered = offered
             self.refresh_bindings()
+
+    async def _add_preview(self) -> None:
+        """Add the preview, whose module is imported after the first paint."""
+        preview = await in_thread(partial(import_module, "slurmkit_tui.screens.preview"))
+        if self._preview is None and not self._is_ending:
+            self._preview = preview.RowPreview()
+            await self.main.mount(self._preview, after="#views")
+            self._update_preview()
+
+    @on(CursorMoved)
+    @on(events.Resize)
+    def _update_preview(self) -> None:
+        if self._preview is not None:
+            self._preview.follow()
 
     def _update_status_lines(self) -> None:
         """Update the lines below the view."""

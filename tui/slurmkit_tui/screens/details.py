@@ -1,9 +1,9 @@
-"""Opening the details of a row: a job's screen, or a dialog."""
+"""Details of a row: its facts, and the screen or the dialog that Enter opens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.formats.display import format_time
@@ -30,48 +30,86 @@ from slurmkit_tui.widgets.wrapped_text import two_columns
 
 if TYPE_CHECKING:
     from slurmkit_tui.host import AppHost
-    from slurmkit_tui.views.base import View
+    from slurmkit_tui.session import ClusterSession
 
 
-def open_detail(app: AppHost, view: View, tab: str = "facts") -> None:
-    """Open the details of the row under the cursor; for a job, the screen with tab `tab`."""
-    row = view.current
+class RowDetails(NamedTuple):
+    """What is known of a row without another question.
+
+    Attributes:
+        title: what the row is about: `Job 12`.
+        facts: its facts.
+        job_id: the job whose screen Enter opens; empty for a row that is no job.
+        job: the job, if the row is one.
+        log_of: the job again, if it is this person's and has begun; else empty.
+    """
+
+    title: str
+    facts: Sequence[Fact]
+    job_id: str = ""
+    job: QueueRow | JobInfo | None = None
+    log_of: str = ""
+
+
+def row_details(row: Any, session: ClusterSession) -> RowDetails | None:
+    """Return the details of a row of a view; None for a row that has none."""
+    if isinstance(row, MyJobRow):
+        job = row.rows[0] if row.rows else row.last_run
+        facts = ended_facts(row) if not row.rows else None
+        return None if job is None else _job_details(job, facts, session)
     if isinstance(row, QueueRow):
-        row = row.rows[0] if isinstance(row, MergedArrayRow) else row
-        app.push_screen(_job_screen(app, row, queue_row_facts(row), tab))
-    elif isinstance(row, MyJobRow) and row.rows:
-        app.push_screen(_job_screen(app, row.rows[0], queue_row_facts(row.rows[0]), tab))
-    elif isinstance(row, MyJobRow) and row.last_run:
-        app.push_screen(_job_screen(app, row.last_run, ended_facts(row), tab))
-    elif isinstance(row, Gpu):
-        _open_gpu(app, row, tab)
-    elif isinstance(row, Diagnosis):
-        app.push_screen(TextDialog(row.check, two_columns(diagnosis_facts(row))))
-    elif isinstance(row, NodeRow):
-        app.push_screen(TextDialog(f"Node {row.name}", two_columns(node_facts(row))))
+        job = row.rows[0] if isinstance(row, MergedArrayRow) else row
+        return _job_details(job, None, session)
+    if isinstance(row, Gpu):
+        return _gpu_details(row, session)
+    if isinstance(row, Diagnosis):
+        return RowDetails(row.check, diagnosis_facts(row))
+    return RowDetails(f"Node {row.name}", node_facts(row)) if isinstance(row, NodeRow) else None
 
 
-def _open_gpu(app: AppHost, gpu: Gpu, tab: str) -> None:
-    """Open the job of a GPU; if it has several jobs or none, a dialog with the GPU's facts."""
+def _job_details(
+    job: QueueRow | JobInfo, facts: Sequence[Fact] | None, session: ClusterSession
+) -> RowDetails:
+    """Return the details of a job; `facts` are those of an ended one."""
+    job_id = query_id(job.job_id)
+    known = queue_row_facts(job) if isinstance(job, QueueRow) else facts or ()
+    waits = job.waits if isinstance(job, QueueRow) else job.started is None
+    return RowDetails(
+        f"Job {job_id}",
+        [*known, *_waiters(session, job_id)],
+        job_id,
+        job,
+        "" if waits or job.user != session.feed.me else job_id,
+    )
+
+
+def _gpu_details(gpu: Gpu, session: ClusterSession) -> RowDetails:
+    title = f"GPU {gpu.node if gpu.index is None else f'{gpu.index} of {gpu.node}'}"
     if gpu.job_id is None:
-        where = gpu.node if gpu.index is None else f"{gpu.index} of {gpu.node}"
-        app.push_screen(TextDialog(f"GPU {where}", two_columns(gpu_facts(gpu))))
+        return RowDetails(title, gpu_facts(gpu))
+    facts = [*gpu_facts(gpu), *_waiters(session, gpu.job_id)]
+    log_of = gpu.job_id if gpu.user == session.feed.me else ""
+    return RowDetails(f"{title}: job {gpu.job_id} of {gpu.user}", facts, gpu.job_id, log_of=log_of)
+
+
+def open_detail(app: AppHost, tab: str = "facts") -> None:
+    """Open the details of the row under the cursor; for a job, the screen with tab `tab`.
+
+    A GPU opens the screen of its job; if it has several jobs or none, a dialog with its facts.
+    """
+    details = row_details(app.view.current, app.session)
+    if details is None:
         return
-    known = [*gpu_facts(gpu), *_waiters(app, gpu.job_id)]
-    app.push_screen(JobScreen(gpu.job_id, known, tab))
+    if details.job_id:
+        app.push_screen(JobScreen(details.job_id, details.facts, tab, details.job))
+    else:
+        app.push_screen(TextDialog(details.title, two_columns(details.facts)))
 
 
-def _job_screen(
-    app: AppHost, row: QueueRow | JobInfo, known: Sequence[Fact], tab: str
-) -> JobScreen:
-    job_id = query_id(row.job_id)
-    return JobScreen(job_id, [*known, *_waiters(app, job_id)], tab, row)
-
-
-def _waiters(app: AppHost, job_id: str) -> list[Fact]:
+def _waiters(session: ClusterSession, job_id: str) -> list[Fact]:
     """Return the jobs that wait for a job, from the last answer about the queue or my jobs."""
     for name in ("queue", "mine"):
-        last_answer = app.session.last_answers.get(FeedQuestion(name))
+        last_answer = session.last_answers.get(FeedQuestion(name))
         if last_answer is not None and last_answer.answer is not None:
             source = f"{last_answer.answer.source} at {format_time(last_answer.answer.taken)}"
             waiting = waiter_facts(job_id, last_answer.answer.value.rows)

@@ -126,6 +126,11 @@ class View(Vertical):
         return self.rows[0] if self.rows else None
 
     @property
+    def lines_wanted(self) -> int | None:
+        """Lines of the screen that its rows need; None if it uses as many as there are."""
+        return None
+
+    @property
     def clearable(self) -> bool:
         """Whether there is a filter, or chosen rows, that Esc clears."""
         return False
@@ -214,6 +219,11 @@ class TableView(View):
     def current(self) -> Any | None:
         """See `View.current`."""
         return self.table.selected
+
+    @property
+    def lines_wanted(self) -> int | None:
+        """See `View.lines_wanted`: the header, the rows, and the filter line."""
+        return 1 + self.table.count + self.filtering
 
     @property
     def row_query(self) -> RowQuery:
@@ -377,6 +387,11 @@ class TableViewWithNotes(TableView):
         yield table
         yield WrappedText(classes="notes")
         yield line
+
+    @property
+    def lines_wanted(self) -> int | None:
+        """See `View.lines_wanted`."""
+        return None
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
         """Return the lines of notes; the caller escapes control characters."""

@@ -24,6 +24,7 @@ from slurmkit.state.gpumap import (
     count_by_holder,
     format_gpu_types,
     gpu_mark,
+    holder_names,
     mark_meanings,
     node_note,
 )
@@ -51,6 +52,7 @@ GpuColours = GroupGpusBy | Literal["use"]
 COLOURINGS: tuple[GpuColours, ...] = ("user", "account", "job", "use")
 GPUS_NOW = FeedQuestion("gpus-now")
 ActivityByGpu = Mapping[tuple[str, int], GpuActivity]
+_UNHELD = ("free", "drained", "down")
 USE_MEANINGS = {
     IDLE: "held, at 0% for 15 minutes or longer",
     UNKNOWN: "held, use unknown",
@@ -58,6 +60,9 @@ USE_MEANINGS = {
 _LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
 _LEAST_LINES = 2  # of holders, on any screen
 _BESIDE = 40  # cells of a legend beside the map
+_LABEL = 8  # cells of the name of a holder on the map
+_PERCENT = 4  # cells of a use on the map
+_LEGEND = 24  # lines that it wants there at most
 _MORE = 14  # cells of `and 1234 more`, and a blank
 
 
@@ -165,7 +170,7 @@ def draw_map(found: GpuMapAnswer, by: GpuColours, wanted: RowFilter) -> DrawnGpu
     idle = sum(1 for gpu in whole.gpus if use_mark(gpu, found.use) == IDLE) if found.use else 0
     return DrawnGpuMap(
         lines,
-        widths=measure_lines(lines),
+        widths=measure_lines(lines)._replace(label=label_width(by, gpus_of)),
         legend=tuple(LegendEntry(sign, name, gpus_of[name]) for name, sign in letter.items()),
         marks=use_meanings(cells) if by == "use" else tuple(mark_meanings(cells)),
         free=describe_free_gpus(free_gpus(whole.nodes)),
@@ -176,9 +181,25 @@ def draw_map(found: GpuMapAnswer, by: GpuColours, wanted: RowFilter) -> DrawnGpu
     )
 
 
+def label_width(by: GpuColours, names: Iterable[str]) -> int:
+    """Return the width of the labels of the GPUs: uses, ids of jobs, or names."""
+    longest = max((len(printable(name.split()[0])) for name in names), default=0)
+    return _PERCENT if by == "use" else min(_LABEL, longest)
+
+
+def gpu_label(gpu: Gpu, by: GpuColours, use: ActivityByGpu) -> str:
+    """Return the use of a GPU, the id of its job, or its holder; empty where a sign says all."""
+    if by != "use":
+        names = holder_names(gpu, by)
+        return next(iter(names)).split()[0] if len(names) == 1 else ""
+    activity = None if gpu.index is None else use.get((gpu.node, gpu.index))
+    is_known = gpu.state not in _UNHELD and activity is not None and activity.percent is not None
+    return f"{activity.percent:.0f}%" if activity and is_known else ""
+
+
 def use_mark(gpu: Gpu, use: ActivityByGpu) -> str:
     """Return the sign of what a GPU does now; one that no job holds has its usual sign."""
-    if gpu.state in ("free", "drained", "down"):
+    if gpu.state in _UNHELD:
         return gpu_mark(gpu, "user", {})
     activity = None if gpu.index is None else use.get((gpu.node, gpu.index))
     if activity is None or activity.percent is None:
@@ -284,6 +305,16 @@ class GpusView(View):
         return () if row is None else (row,)
 
     @property
+    def lines_wanted(self) -> int | None:
+        """See `View.lines_wanted`: the header, the nodes, the legend, and the filter line."""
+        legend = self.query_one("#legend", Static).size.height
+        nodes = 1 + len(self.grid.lines)
+        beside = self.has_class("-beside")
+        entries = len(self._map.legend) + len(self._map.marks) if self._map else 0
+        lines = max(nodes, min(entries, _LEGEND)) if beside else nodes + legend
+        return lines + self.clearable
+
+    @property
     def clearable(self) -> bool:
         """See `View.clearable`."""
         return bool(self.query_one(FilterLine).display)
@@ -347,7 +378,9 @@ class GpusView(View):
         empty = (
             f"no GPU matches {text}; Esc clears the filter" if text else "this cluster has no GPUs"
         )
-        self.grid.show(drawn.lines, drawn.widths, next(iter(mine), ""), empty)
+        use = self._found.use if self._found else {}
+        label = partial(gpu_label, by=drawn.by, use=use)
+        self.grid.show(drawn.lines, drawn.widths, next(iter(mine), ""), empty, label)
         self._update_legend()
         self.post_message(self.Changed())
 

@@ -230,7 +230,14 @@ COLUMNS = (
         wide=True,
         style=_muted,
     ),
-    TableColumn("exit", "EXIT", lambda j, _: j.exit_code, attrgetter("exit_code"), 6, limit=9),
+    TableColumn(
+        "exit",
+        "EXIT",
+        lambda j, _: j.exit_code,
+        attrgetter("exit_code"),
+        longest_text("exit_code"),
+        limit=9,
+    ),
     TableColumn(
         "submit",
         "SUBMITTED",

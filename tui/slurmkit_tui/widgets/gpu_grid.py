@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -19,12 +19,13 @@ from slurmkit.state.gpumap import CLOSED, FREE, SEVERAL, UNKNOWN
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit.state.nodes import NodeRow
 from slurmkit_tui.actions.registry import key_bindings
-from slurmkit_tui.widgets.messages import RowOpened
+from slurmkit_tui.widgets.messages import CursorMoved, RowOpened
 from slurmkit_tui.widgets.table import fit_text
 
 _COLOURS = 10  # holder--0 … in app.tcss
 _NAME, _TYPE = 16, 30  # cells at most
 IDLE = "!"  # on the map by use: held, and at 0 % for 15 minutes
+_ROOM = 80  # cells for notes and for a legend, beside a map whose cells have names
 _LOW, _HIGH = 2, 6  # levels of use, of eight
 _PLAIN = {
     FREE: "grid--free", CLOSED: "grid--closed", UNKNOWN: "grid--unknown", SEVERAL: "",
@@ -66,12 +67,14 @@ class GpuMapWidths(NamedTuple):
         type: width of the GPU types.
         mark: width of the sign of one GPU.
         most: largest number of GPUs on a line.
+        label: width of the label of one GPU, which a wide screen has room for.
     """
 
     name: int = 4
     type: int = 4
     mark: int = 1
     most: int = 0
+    label: int = 0
 
 
 def measure_lines(lines: Sequence[GpuMapLine]) -> GpuMapWidths:
@@ -107,6 +110,7 @@ class GpuGrid(ScrollView, can_focus=True):
         self._row = 0  # of the cursor, among the lines
         self._gpu = 0  # of the cursor, among the line's GPUs; it may exceed a short line
         self._wide = GpuMapWidths()
+        self._label: Callable[[Gpu], str] = lambda _gpu: ""
         self._base = Style()
 
     @property
@@ -122,7 +126,14 @@ class GpuGrid(ScrollView, can_focus=True):
         line = self.lines[self._row]
         return line.gpus[min(self._gpu, len(line.gpus) - 1)]
 
-    def show(self, lines: Sequence[GpuMapLine], wide: GpuMapWidths, mine: str, empty: str) -> None:
+    def show(
+        self,
+        lines: Sequence[GpuMapLine],
+        wide: GpuMapWidths,
+        mine: str,
+        empty: str,
+        label: Callable[[Gpu], str] = lambda _gpu: "",
+    ) -> None:
         """Show another map.
 
         Args:
@@ -130,18 +141,37 @@ class GpuGrid(ScrollView, can_focus=True):
             wide: widths of these lines.
             mine: sign of the person at the screen; empty for none.
             empty: text shown when there are no lines.
+            label: returns what a GPU shows in place of its sign where there is room; empty for
+                the sign.
         """
         node = self.node
         self.lines, self._mine, self._empty = lines, mine, empty
-        self._wide = wide
+        self._wide, self._label = wide, label
         names = {line.row.name: at for at, line in enumerate(lines)}
         row = names.get(node.name, self._row) if node else 0
         self._row = max(0, min(row, len(lines) - 1))
-        self.virtual_size = Size(
-            self._before + self._wide.most * (self._wide.mark + 1) + 40, len(lines) + 1
-        )
+        self._measure()
         self._reveal()
         self.refresh()
+
+    def on_resize(self) -> None:
+        """Fit the cells to the new size."""
+        self._measure()
+        self.refresh()
+
+    def _measure(self) -> None:
+        width = self._before + self._wide.most * (self._cell_width + 1) + 40
+        self.virtual_size = Size(width, len(self.lines) + 1)
+
+    @property
+    def _has_labels(self) -> bool:
+        """Whether each GPU has room for its label."""
+        labels = self._wide.most * (self._wide.label + 1)
+        return self._wide.label > 0 and self._before + labels + _ROOM <= self.app.size.width
+
+    @property
+    def _cell_width(self) -> int:
+        return self._wide.label if self._has_labels else self._wide.mark
 
     @property
     def _before(self) -> int:
@@ -166,7 +196,9 @@ class GpuGrid(ScrollView, can_focus=True):
 
     def _header(self) -> Strip:
         style = self.get_component_rich_style("grid--header")
-        numbers = " ".join(str(at).rjust(self._wide.mark) for at in range(self._wide.most))
+        width = self._cell_width
+        fit = str.ljust if self._has_labels else str.rjust
+        numbers = " ".join(fit(str(at), width) for at in range(self._wide.most))
         names = f" {fit_text('NODE', self._wide.name)}  {fit_text('TYPE', self._wide.type)}  "
         return Strip([Segment((names + numbers).ljust(self.size.width), style)])
 
@@ -179,14 +211,18 @@ class GpuGrid(ScrollView, can_focus=True):
         name = fit_text(printable(line.row.name), self._wide.name)
         segments = [Segment(f"{mark}{name}  {fit_text(line.types, self._wide.type)}  ", self._base)]
         column = min(self._gpu, len(line.cells) - 1)
-        for place, sign in enumerate(line.cells):
-            segments += [self._cell(sign, cursor=here and place == column),
-                         Segment(" ", self._base)]  # fmt: skip
-        gap = " " * ((self._wide.most - len(line.cells)) * (self._wide.mark + 1) + 1)
+        width, has_labels = self._cell_width, self._has_labels
+        for place, (gpu, sign) in enumerate(zip(line.gpus, line.cells, strict=True)):
+            style = self._style(sign, cursor=here and place == column)
+            text = sign.rjust(width)
+            if has_labels:
+                text = fit_text(printable(self._label(gpu)) or sign, width)
+            segments += [Segment(text, style), Segment(" ", self._base)]
+        gap = " " * ((self._wide.most - len(line.cells)) * (width + 1) + 1)
         note_style = self._base + self.get_component_rich_style("grid--note", partial=True)
         return Strip([*segments, Segment(gap + line.note, note_style)])
 
-    def _cell(self, sign: str, *, cursor: bool) -> Segment:
+    def _style(self, sign: str, *, cursor: bool) -> Style:
         name = _PLAIN.get(sign, f"holder--{_colour_number(sign)}")
         if sign == self._mine:
             name = "grid--mine"
@@ -195,7 +231,7 @@ class GpuGrid(ScrollView, can_focus=True):
             style = style + self.get_component_rich_style(name, partial=True)
         if cursor:
             style = style + self.get_component_rich_style("grid--cursor", partial=True)
-        return Segment(sign.rjust(self._wide.mark), style)
+        return style
 
     # Keys and mouse
 
@@ -214,6 +250,7 @@ class GpuGrid(ScrollView, can_focus=True):
             self._gpu = max(0, min(self._gpu + right, last))
         self._reveal()
         self.refresh()
+        self.post_message(CursorMoved())
 
     def action_page(self, by: int) -> None:
         """Move by screens."""
@@ -232,10 +269,11 @@ class GpuGrid(ScrollView, can_focus=True):
         row = self.scroll_offset.y + event.y - 1
         if event.y == 0 or row >= len(self.lines):
             return
-        column = (event.x + self.scroll_offset.x - self._before) // (self._wide.mark + 1)
+        column = (event.x + self.scroll_offset.x - self._before) // (self._cell_width + 1)
         self._row = row
         self._gpu = max(0, min(column, len(self.lines[row].cells) - 1))
         self.refresh()
+        self.post_message(CursorMoved())
         if event.chain == 2:
             self.post_message(RowOpened())
 

@@ -71,6 +71,10 @@ class AskingScreen(Protocol):
         ...
 
 
+class CursorMoved(Message):
+    """Another row is under the cursor."""
+
+
 class RowOpened(Message):
     """The row under the cursor was opened, by Enter or a double click."""
 

@@ -1,0 +1,169 @@
+"""The preview below a view: the row under the cursor, what its GPUs do, and the end of its log.
+
+It takes only lines that the view leaves free, and only on a tall screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.timer import Timer
+from textual.widgets import Static
+
+from slurmkit.errors import SlurmkitError
+from slurmkit.formats.display import printable
+from slurmkit.formats.memory import format_memory_use
+from slurmkit.jobs.describe import Fact
+from slurmkit.jobs.log import FilePiece
+from slurmkit_tui import themes
+from slurmkit_tui.feed import Feed, FeedQuestion
+from slurmkit_tui.feed.threads import in_thread
+from slurmkit_tui.jobform.gpu_use import sum_up
+from slurmkit_tui.screens.details import RowDetails, row_details
+from slurmkit_tui.session import ClusterSession
+from slurmkit_tui.widgets.log_pages import last_page
+from slurmkit_tui.widgets.log_view import styled_line
+from slurmkit_tui.widgets.wrapped_text import WrappedText, two_columns
+
+if TYPE_CHECKING:
+    from slurmkit_tui.host import AppHost
+
+TALL = 40  # lines of a screen from which on there may be a preview
+_LEAST = 8  # lines of a preview
+_FRAME = 2  # of them, its border
+_PAUSE = 0.1  # seconds between two previews while the cursor moves
+_REST = 0.5  # seconds that the cursor stays on a job before its log is looked for
+_MOST_GPUS = 8
+_WIDEST = 1000  # characters of a line of the log
+_STYLES = {"log--error": "$error", "log--run": "$primary", "": ""}
+
+
+class RowPreview(Horizontal):
+    """The preview. `follow` must be called whenever the row, or the room for it, may be another."""
+
+    app: AppHost
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.display = False
+        self._timer: Timer | None = None
+        self._shown_job = ""
+        self._rows = 0  # of the log
+        self._wanted: tuple[Feed, str] | None = None  # the log to read, by its job
+        self._is_loading = False
+        self._paths: dict[tuple[Feed, str], str] = {}
+
+    def compose(self) -> ComposeResult:
+        """Put the log beside the facts."""
+        yield WrappedText(id="row-facts")
+        yield Static(id="row-log", markup=False)
+
+    def follow(self) -> None:
+        """Show the row under the cursor soon; a key need not wait for it."""
+        if self._timer is None:
+            self._timer = self.set_timer(_PAUSE, self._show)
+
+    def _show(self) -> None:
+        self._timer = None
+        free = self._free_lines
+        details = row_details(self.app.view.current, self.app.session) if free >= _LEAST else None
+        self.display = details is not None
+        if details is None:
+            self._shown_job = ""
+            return
+        facts = two_columns([*details.facts, *_facts_of_gpus(details, self.app.session)])
+        self.border_title = Content(printable(details.title))
+        self.styles.height = free
+        self.query_one("#row-facts", WrappedText).show(facts)
+        self._rows = free - _FRAME - 1
+        self._show_log(details.log_of)
+
+    def _show_log(self, job_id: str) -> None:
+        """Read the end of a job's log, or hide the one that is shown."""
+        log = self.query_one("#row-log", Static)
+        log.display = bool(job_id)
+        if job_id != self._shown_job:
+            log.update("")
+        self._shown_job = job_id
+        wanted = (self.app.session.feed, job_id)
+        self._wanted = None
+        if job_id and (wanted in self._paths or not self.app.paused):
+            self._wanted = wanted
+        if self._wanted and not self._is_loading:
+            self._is_loading = True
+            self._load_logs()
+
+    @property
+    def _free_lines(self) -> int:
+        """Lines of the screen that the view leaves free."""
+        wanted = self.app.view.lines_wanted
+        if wanted is None or self.app.size.height < TALL:
+            return 0
+        return self.app.view.size.height + (self.outer_size.height if self.display else 0) - wanted
+
+    @work(group="preview", description="preview")
+    async def _load_logs(self) -> None:
+        """Show the end of the log that is wanted; one is read at a time, as a disk may hang."""
+        while (wanted := self._wanted) is not None:
+            if wanted not in self._paths:
+                await asyncio.sleep(_REST)
+            if wanted == self._wanted:
+                self._wanted = None
+                await self._load_log(*wanted)
+        self._is_loading = False
+
+    async def _load_log(self, feed: Feed, job_id: str) -> None:
+        problem = ""
+        try:
+            lines = await in_thread(partial(self._read_log, feed, job_id, self._rows))
+        except SlurmkitError as error:
+            problem = printable(str(error))
+        if job_id == self._shown_job:
+            log = self.query_one("#row-log", Static)
+            log.set_class(bool(problem), "-problem")
+            log.update(Content(problem) if problem else lines)
+
+    def _read_log(self, feed: Feed, job_id: str, rows: int) -> Content:
+        """Read the last lines of a job's log, with its path above them. Runs in a thread."""
+        path = self._paths.get((feed, job_id))
+        if path is None:
+            path = feed.fetch(FeedQuestion("logpath", (job_id, "stdout"))).value
+            self._paths[feed, job_id] = path
+        if not path:
+            return Content.styled("the path of its log is unknown", "$quiet")
+
+        def read(begin: int, length: int) -> FilePiece:
+            about = FeedQuestion("piece", (path, str(begin), str(length)))
+            piece: FilePiece = feed.fetch(about).value
+            return piece
+
+        lines = [styled_line(line.text) for line in last_page(read, rows).lines]
+        shown = [Content.styled(text[:_WIDEST], _STYLES[style]) for text, style in lines]
+        return Content("\n").join([Content.styled(printable(path), "$quiet"), *shown])
+
+
+def _facts_of_gpus(details: RowDetails, session: ClusterSession) -> Sequence[Fact]:
+    """Return what the GPUs of a running job do, as far as the last answer about them says."""
+    answer = session.last_answer(FeedQuestion("gpus-now")).answer
+    if answer is None or not details.job_id:
+        return []
+    passed = max(session.clock() - answer.value.taken, 0.0)
+    gpus = answer.value.by_job(session.cluster).get(details.job_id, [])
+    facts = []
+    for gpu in sorted(gpus, key=lambda gpu: (gpu.node, gpu.index or 0))[:_MOST_GPUS]:
+        use = sum_up([gpu], 1, passed)
+        curve = use.sparkline(plain=themes.has_plain_signs())
+        memory = f"memory {format_memory_use(gpu.memory_mib, gpu.memory_total_mib)}"
+        power = "" if gpu.watts is None else f", {gpu.watts:.0f} W"
+        name = f"GPU {'?' if gpu.index is None else gpu.index} of {gpu.node}"
+        facts.append((name, f"{curve} {use.words}, {memory}{power}".lstrip()))
+    if len(gpus) > _MOST_GPUS:
+        facts.append(("", f"and {len(gpus) - _MOST_GPUS} more GPUs"))
+    return facts
