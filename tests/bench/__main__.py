@@ -19,9 +19,10 @@ from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
 PARTS = (
-    "start", "executor", "queue", "submit", "ssh", "tui", "views", "report", "gpu_use", "ingest",
+    "start", "executor", "queue", "submit", "ssh", "tui", "views", "report", "gpu_use", "ledger",
+    "ingest",
 )  # fmt: skip
-_WITHOUT_CLUSTER = {"views", "report", "gpu_use"}
+_WITHOUT_CLUSTER = {"views", "report", "gpu_use", "ledger"}
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -32,7 +33,7 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
     Submits come after the first size, so that slurmctld has forgotten those jobs by the next.
     """
     yield from _on_this_machine(parts)
-    if "ingest" in parts:
+    if "ledger" in parts:
         yield from ingest.from_a_file()
         yield from ingest.long_runs()
     yield from _on_an_empty_queue(lab, parts)
