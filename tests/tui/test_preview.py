@@ -14,6 +14,8 @@ from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.screens import preview
 from waiting import PATIENCE
 
+from slurmkit.errors import SlurmError
+
 TALL = (200, 60)
 
 
@@ -116,3 +118,35 @@ async def test_a_hanging_disk_holds_one_thread(tmp_path: Path) -> None:
         gate.set()
         await expect_text(pilot, "the end")
         assert reads == ["11", "12"]
+
+
+async def test_a_requeued_job_shows_the_log_of_its_new_run(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("run one\n")
+    second.write_text("run two\n")
+    scene = Scene([job("11", UserName="alice", STDOUT=str(first))])
+    app = scene.app()
+    async with running(app, size=TALL) as pilot:
+        await expect_text(pilot, "run one")
+        scene.jobs[:] = [job("11", UserName="alice", STDOUT=str(second), StartTime="1699994000")]
+        await pilot.press("r")
+        await expect_text(pilot, "run two")
+
+
+async def test_all_rows_are_back_after_another_screen_and_beside_a_problem() -> None:
+    scene = Scene([job(str(number)) for number in range(100, 120)])
+    app = scene.app()
+    async with running(app, size=TALL) as pilot:
+        height = lambda: app.view.table.size.height  # noqa: E731
+        await until(pilot, lambda: shown(app) and height() == 21)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.resize_terminal(200, 45)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1 and height() == 21)
+        await pilot.press("slash")
+        await until(pilot, lambda: app.view.filtering and height() == 21)
+        scene.error = SlurmError("slurmctld is away")
+        await pilot.press("escape", "r")
+        await expect_text(pilot, "slurmctld is away")
+        await until(pilot, lambda: height() == 21)

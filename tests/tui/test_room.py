@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from slurmkit_tui.app.app import AppOptions, SlurmkitApp
 from slurmkit_tui.cli import SAMPLE, _feed
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
-from slurmkit_tui.views.gpus import pack_entries
+from slurmkit_tui.views.gpus import gpu_label, label_width, pack_entries
 from slurmkit_tui.widgets.dialogs import TextDialog
 from slurmkit_tui.widgets.wrapped_text import TextLine, plain_lines, two_columns, wrap_lines
 from textual.content import Content
 
 from slurmkit.diagnose.model import Explanation
+from slurmkit.state.gpumap_model import Gpu
 
 ANSWER = "job 11 waits because " + "of many other jobs and " * 10 + "that is the end of the answer"
 
@@ -64,15 +65,27 @@ async def test_on_a_wide_screen_each_gpu_has_its_holder_job_or_use() -> None:
         jobs = ["647"] * 4 + ["662_3", "662_0", "662_1", "662_2"]
         await until(pilot, lambda: of_c2() == jobs)
         await pilot.press("b")
-        uses = ["89%", "96%", "95%", "95%", "0%", "0%", "0%", "0%"]
+        uses = ["89%", "96%", "95%", "95%", *["!0%"] * 4]
         await until(pilot, lambda: of_c2() == uses)
         row, head = (next(each for each in text(app).splitlines() if mark in each)
                      for mark in (" c2 ", "NODE"))  # fmt: skip
-        assert head.index(" 7") == row.rindex(" 0%")
+        assert head.index(" 7") == row.rindex(" !0%")
         await pilot.click(app.view.grid, offset=(row.index("95%") + 1, 2))
         assert app.view.current.index == 2
         await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: app.view.grid.size.width == 100)
+        await pilot.pause()
         await until(pilot, lambda: all(len(sign) == 1 for sign in of_c2()))
+
+
+def test_names_that_would_look_alike_keep_their_letters() -> None:
+    assert label_width("user", ["alice", "bob"]) == 5
+    assert label_width("user", ["数据", "bob"]) == 4
+    assert label_width("job", ["12345678_12 alice", "12345678_99 alice"]) == 11
+    assert label_width("user", ["student-of-physics-1", "student-of-physics-2"]) == 0
+    assert label_width("account", [""]) == 0
+    unnamed = Gpu(node="c1", index=0, type="a100", state="held", job_id="1", user="")
+    assert gpu_label(unnamed, "user", {}) == ""
 
 
 async def test_the_legend_is_laid_out_again_on_another_screen() -> None:

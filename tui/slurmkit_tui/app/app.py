@@ -35,7 +35,13 @@ from slurmkit_tui.views import VIEWS
 from slurmkit_tui.views.base import TableView
 from slurmkit_tui.widgets.key_bar import KeyBar
 from slurmkit_tui.widgets.keyboard import PasteSafeDriver
-from slurmkit_tui.widgets.messages import AskingScreen, CommandsRun, RowOpened, ScreenAnswered
+from slurmkit_tui.widgets.messages import (
+    AskingScreen,
+    CommandsRun,
+    PreviewOutdated,
+    RowOpened,
+    ScreenAnswered,
+)
 
 if TYPE_CHECKING:
     from slurmkit.diagnose.model import Explanation
@@ -50,6 +56,10 @@ class MainScreen(Screen[None]):
     """The screen of the views. Another focus repaints the two widgets, not the whole screen."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+
+    def on_screen_resume(self) -> None:
+        """Let the preview follow what came while another screen was over this one."""
+        self.post_message(PreviewOutdated())
 
 
 class SlurmkitApp(PollingApp):

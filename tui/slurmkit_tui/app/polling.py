@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from textual import events, on, work
+from textual import on, work
 from textual.timer import Timer
 
 from slurmkit.errors import SlurmkitError
@@ -29,7 +29,12 @@ from slurmkit_tui.screens.status_lines import (
 from slurmkit_tui.session import ClusterSession, LastAnswer
 from slurmkit_tui.views import VIEWS, ViewEntry, load_all
 from slurmkit_tui.views.base import TableView, View
-from slurmkit_tui.widgets.messages import AskingScreen, CursorMoved, ViewAnswered, ViewUnanswered
+from slurmkit_tui.widgets.messages import (
+    AskingScreen,
+    PreviewOutdated,
+    ViewAnswered,
+    ViewUnanswered,
+)
 
 if TYPE_CHECKING:
     from slurmkit_tui.screens.preview import RowPreview
@@ -299,12 +304,11 @@ class PollingApp(AppHost):
         if self._preview is None and not self._is_ending:
             self._preview = preview.RowPreview()
             await self.main.mount(self._preview, after="#views")
-            self._update_preview()
+            self._preview.follow()
 
-    @on(CursorMoved)
-    @on(events.Resize)
+    @on(PreviewOutdated)
     def _update_preview(self) -> None:
-        if self._preview is not None:
+        if self._preview is not None and self._preview.is_mounted:
             self._preview.follow()
 
     def _update_status_lines(self) -> None:

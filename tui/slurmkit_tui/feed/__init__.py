@@ -39,6 +39,9 @@ class FeedQuestion(msgspec.Struct, frozen=True):
     about: tuple[str, ...] = ()
 
 
+GPUS_NOW = FeedQuestion("gpus-now")
+
+
 class FeedAnswer(msgspec.Struct, frozen=True):
     """An answer of a feed.
 

@@ -93,6 +93,11 @@ class GpusNow(msgspec.Struct, frozen=True):
                 found[row.job_id].append(row)
         return dict(found)
 
+    def of_job(self, cluster: str | None, job_id: str) -> list[GpuNow]:
+        """Return the GPUs of one job of a cluster, by node and index."""
+        rows = [r for r in self.rows if r.job_id == job_id and cluster in (None, r.cluster)]
+        return sorted(rows, key=lambda row: (row.node, -1 if row.index is None else row.index))
+
     def by_type(self, cluster: str | None, nodes: Iterable[NodeRow]) -> dict[str | None, UsedGpus]:
         """Return how many of the held GPUs of a cluster work, by type; None for untyped ones.
 

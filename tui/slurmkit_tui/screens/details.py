@@ -41,14 +41,14 @@ class RowDetails(NamedTuple):
         facts: its facts.
         job_id: the job whose screen Enter opens; empty for a row that is no job.
         job: the job, if the row is one.
-        log_of: the job again, if it is this person's and has begun; else empty.
+        begun: when its run began, if it is this person's job and has a log; else None.
     """
 
     title: str
     facts: Sequence[Fact]
     job_id: str = ""
     job: QueueRow | JobInfo | None = None
-    log_of: str = ""
+    begun: float | None = None
 
 
 def row_details(row: Any, session: ClusterSession) -> RowDetails | None:
@@ -79,7 +79,7 @@ def _job_details(
         [*known, *_waiters(session, job_id)],
         job_id,
         job,
-        "" if waits or job.user != session.feed.me else job_id,
+        None if waits or job.user != session.feed.me else job.started,
     )
 
 
@@ -88,8 +88,8 @@ def _gpu_details(gpu: Gpu, session: ClusterSession) -> RowDetails:
     if gpu.job_id is None:
         return RowDetails(title, gpu_facts(gpu))
     facts = [*gpu_facts(gpu), *_waiters(session, gpu.job_id)]
-    log_of = gpu.job_id if gpu.user == session.feed.me else ""
-    return RowDetails(f"{title}: job {gpu.job_id} of {gpu.user}", facts, gpu.job_id, log_of=log_of)
+    begun = gpu.since if gpu.user == session.feed.me else None
+    return RowDetails(f"{title}: job {gpu.job_id} of {gpu.user}", facts, gpu.job_id, begun=begun)
 
 
 def open_detail(app: AppHost, tab: str = "facts") -> None:

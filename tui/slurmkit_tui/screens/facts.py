@@ -51,7 +51,7 @@ def waiter_facts(job_id: str, rows: Iterable[QueueRow]) -> list[Fact]:
     waiting = [
         f"{row.job_id} of {row.user}"
         for row in rows
-        if row.dependency and array in _DEPENDED.findall(row.dependency)
+        if array in row.dependency and array in _DEPENDED.findall(row.dependency)
     ]
     more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
     return [("Waited for by", ", ".join(waiting[:_NAMED]) + more)] if waiting else []

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -31,6 +31,7 @@ from slurmkit_tui.widgets.listing import (
     arrange_rows,
     prepare_rows,
 )
+from slurmkit_tui.widgets.messages import PreviewOutdated
 from slurmkit_tui.widgets.table import Table
 from slurmkit_tui.widgets.wrapped_text import TextLine, WrappedText
 
@@ -88,6 +89,10 @@ class View(Vertical):
         def __init__(self, view: str) -> None:
             super().__init__()
             self.view = view
+
+    @on(events.Resize)
+    def _let_preview_follow(self) -> None:
+        self.post_message(PreviewOutdated())
 
     @property
     def ask(self) -> FeedQuestion:

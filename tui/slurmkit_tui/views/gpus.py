@@ -10,6 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
+from rich.cells import cell_len
 from textual import on, work
 from textual.app import ComposeResult
 from textual.content import Content
@@ -31,7 +32,7 @@ from slurmkit.state.gpumap import (
 from slurmkit.state.gpumap_model import Gpu, GpuMap, describe_free_gpus, free_gpus
 from slurmkit.state.nodes import NodeRow
 from slurmkit_tui import themes
-from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
+from slurmkit_tui.feed import GPUS_NOW, FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import NewestOnly
 from slurmkit_tui.jobform.gpu_use import GpuActivity
 from slurmkit_tui.session import ClusterSession
@@ -47,10 +48,10 @@ from slurmkit_tui.widgets.gpu_grid import (
     measure_lines,
 )
 from slurmkit_tui.widgets.listing import NO_FILTER, Listing, RowContext, RowFilter, TableColumn
+from slurmkit_tui.widgets.table import fit_text
 
 GpuColours = GroupGpusBy | Literal["use"]
 COLOURINGS: tuple[GpuColours, ...] = ("user", "account", "job", "use")
-GPUS_NOW = FeedQuestion("gpus-now")
 ActivityByGpu = Mapping[tuple[str, int], GpuActivity]
 _UNHELD = ("free", "drained", "down")
 USE_MEANINGS = {
@@ -60,9 +61,9 @@ USE_MEANINGS = {
 _LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
 _LEAST_LINES = 2  # of holders, on any screen
 _BESIDE = 40  # cells of a legend beside the map
-_LABEL = 8  # cells of the name of a holder on the map
+_LABEL = 14  # cells of the name of a holder on the map
 _PERCENT = 4  # cells of a use on the map
-_LEGEND = 24  # lines that it wants there at most
+_LEGEND = 24  # lines of holders that it wants at most
 _MORE = 14  # cells of `and 1234 more`, and a blank
 
 
@@ -182,19 +183,32 @@ def draw_map(found: GpuMapAnswer, by: GpuColours, wanted: RowFilter) -> DrawnGpu
 
 
 def label_width(by: GpuColours, names: Iterable[str]) -> int:
-    """Return the width of the labels of the GPUs: uses, ids of jobs, or names."""
-    longest = max((len(printable(name.split()[0])) for name in names), default=0)
-    return _PERCENT if by == "use" else min(_LABEL, longest)
+    """Return the width of the labels of the GPUs: uses, ids of jobs, or names.
+
+    It is 0 where only their signs tell apart names that are long.
+    """
+    if by == "use":
+        return _PERCENT
+    labels = [printable(_short_name(name)) for name in names]
+    width = min(_LABEL, max(map(cell_len, labels), default=0))
+    return width if len({fit_text(each, width) for each in labels}) == len(labels) else 0
+
+
+def _short_name(name: str) -> str:
+    """Return the id of a job, without its user; other names are whole."""
+    return name.partition(" ")[0]
 
 
 def gpu_label(gpu: Gpu, by: GpuColours, use: ActivityByGpu) -> str:
     """Return the use of a GPU, the id of its job, or its holder; empty where a sign says all."""
     if by != "use":
         names = holder_names(gpu, by)
-        return next(iter(names)).split()[0] if len(names) == 1 else ""
+        return _short_name(next(iter(names))) if len(names) == 1 else ""
     activity = None if gpu.index is None else use.get((gpu.node, gpu.index))
     is_known = gpu.state not in _UNHELD and activity is not None and activity.percent is not None
-    return f"{activity.percent:.0f}%" if activity and is_known else ""
+    if not activity or not is_known:
+        return ""
+    return f"{IDLE if activity.is_idle else ''}{activity.percent:.0f}%"
 
 
 def use_mark(gpu: Gpu, use: ActivityByGpu) -> str:
@@ -241,6 +255,7 @@ class GpusView(View):
         self._filter = NO_FILTER
         self._found: GpuMapAnswer | None = None
         self._map: DrawnGpuMap | None = None
+        self._legend_lines = 0  # that it wants
         self._latest = NewestOnly()
 
     def compose(self) -> ComposeResult:
@@ -307,12 +322,13 @@ class GpusView(View):
     @property
     def lines_wanted(self) -> int | None:
         """See `View.lines_wanted`: the header, the nodes, the legend, and the filter line."""
-        legend = self.query_one("#legend", Static).size.height
-        nodes = 1 + len(self.grid.lines)
-        beside = self.has_class("-beside")
-        entries = len(self._map.legend) + len(self._map.marks) if self._map else 0
-        lines = max(nodes, min(entries, _LEGEND)) if beside else nodes + legend
-        return lines + self.clearable
+        nodes, legend = 1 + len(self.grid.lines), self._legend_lines
+        return (max(nodes, legend) if self._is_beside else nodes + legend) + self.clearable
+
+    @property
+    def _is_beside(self) -> bool:
+        """Whether the legend is beside the map."""
+        return self.has_class("-beside")
 
     @property
     def clearable(self) -> bool:
@@ -392,20 +408,20 @@ class GpusView(View):
         if self._map is not None:
             room = self.size.width - self.grid.virtual_size.width
             self.set_class(room >= _BESIDE, "-beside")
-            self.query_one("#legend", Static).update(self._legend(self._map))
+            self.query_one("#legend", Static).update(self._make_legend(self._map))
 
-    def _legend(self, drawn: DrawnGpuMap) -> Content:
+    def _make_legend(self, drawn: DrawnGpuMap) -> Content:
         """Return the holders on all lines beside the map, or below it, then the marks."""
-        is_beside = self.has_class("-beside")
-        width = max(20, (_BESIDE if is_beside else self.size.width) - 2)
-        meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in drawn.marks]
+        width = max(20, (_BESIDE if self._is_beside else self.size.width) - 2)
+        shown = drawn.marks[drawn.by == "use" and self.grid.has_labels :]  # less the scale
+        meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in shown]
         marks = pack_entries(meanings, width, len(meanings))
-        taken = len(marks) + 1  # the filter line
-        if not is_beside:
+        taken = len(marks) + self.clearable
+        if not self._is_beside:
             taken += 1 + len(drawn.lines)  # its header and its nodes
         free = max(_LEAST_LINES, self.size.height - taken)
         # With 8,000 jobs, making all of their entries would take longer than drawing the map.
-        most = free * (width // _LEAST_ENTRY + 1)
+        most = max(free, _LEGEND) * (width // _LEAST_ENTRY + 1)
         holders = [
             Content.assemble(
                 (each.sign, self.grid.colour(each.sign)), f" {printable(each.name)}: {each.gpus}   "
@@ -413,6 +429,8 @@ class GpusView(View):
             for each in drawn.legend[:most]
         ]
         further = max(len(drawn.legend) - most, 0)
+        wanted = pack_entries(holders, width, _LEGEND, further)
+        self._legend_lines = len(wanted) + len(marks)
         return Content("\n").join([*pack_entries(holders, width, free, further), *marks])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.app import ComposeResult
 
-from slurmkit_tui.feed import FeedAnswer, FeedQuestion
+from slurmkit_tui.feed import GPUS_NOW, FeedAnswer, FeedQuestion
 from slurmkit_tui.session import ClusterSession
 from slurmkit_tui.views.base import FurtherQuestion, SummaryPart, View
 from slurmkit_tui.views.home_boxes import (
@@ -49,7 +49,7 @@ class HomeView(View):
         FurtherQuestion(FeedQuestion("mine", ("ended",)), 6.0),
         FurtherQuestion(FeedQuestion("utilization", ("gpu-type", "24h")), 30.0),
         FurtherQuestion(FeedQuestion("usage"), 30.0),
-        FurtherQuestion(FeedQuestion("gpus-now"), 3.0),
+        FurtherQuestion(GPUS_NOW, 3.0),
     )
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name

@@ -17,7 +17,7 @@ from slurmkit.formats.display import format_percent, format_time, printable
 from slurmkit.formats.durations import format_duration, parse_elapsed
 from slurmkit.jobs.steps import UserEfficiency
 from slurmkit_tui import themes
-from slurmkit_tui.feed import FeedAnswer, FeedQuestion, RecordedFeed
+from slurmkit_tui.feed import GPUS_NOW, FeedAnswer, FeedQuestion, RecordedFeed
 from slurmkit_tui.feed.threads import in_thread
 from slurmkit_tui.jobform.gpu_use import GpusOfJob
 from slurmkit_tui.jobform.my_jobs import (
@@ -38,7 +38,6 @@ from slurmkit_tui.widgets.listing import (
 )
 
 EFFICIENCY_QUESTION = FeedQuestion("uses")
-GPUS_QUESTION = FeedQuestion("gpus-now")
 _ENDED_EVERY = 30.0  # intervals; what ended jobs did changes only with an ingest
 _EVERY = 3  # answers about jobs per answer about efficiency
 _REST = 20  # shortest pause between two of these, as a multiple of the time one took
@@ -273,7 +272,7 @@ class MineView(TableView):
     OF_JOBS = True
     LISTING: ClassVar[Listing] = MY_JOBS
     ASK = FeedQuestion("mine")
-    also = (FurtherQuestion(GPUS_QUESTION, 3.0),)  # and one about ended jobs, see `_ask_of_ended`
+    also = (FurtherQuestion(GPUS_NOW, 3.0),)  # and one about ended jobs, see `_ask_of_ended`
 
     def __init__(self, *, mine: bool = False) -> None:
         del mine  # all rows are mine
@@ -352,7 +351,7 @@ class MineView(TableView):
 
     @property
     def _gpus_answer(self) -> LastAnswer | None:
-        return self._last.session.last_answer(GPUS_QUESTION) if self._last else None
+        return self._last.session.last_answer(GPUS_NOW) if self._last else None
 
     @property
     def _uses_answer(self) -> LastAnswer | None:

@@ -19,7 +19,7 @@ from slurmkit.state.gpumap import CLOSED, FREE, SEVERAL, UNKNOWN
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit.state.nodes import NodeRow
 from slurmkit_tui.actions.registry import key_bindings
-from slurmkit_tui.widgets.messages import CursorMoved, RowOpened
+from slurmkit_tui.widgets.messages import PreviewOutdated, RowOpened
 from slurmkit_tui.widgets.table import fit_text
 
 _COLOURS = 10  # holder--0 … in app.tcss
@@ -157,6 +157,7 @@ class GpuGrid(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         """Fit the cells to the new size."""
         self._measure()
+        self._reveal()
         self.refresh()
 
     def _measure(self) -> None:
@@ -164,14 +165,15 @@ class GpuGrid(ScrollView, can_focus=True):
         self.virtual_size = Size(width, len(self.lines) + 1)
 
     @property
-    def _has_labels(self) -> bool:
-        """Whether each GPU has room for its label."""
-        labels = self._wide.most * (self._wide.label + 1)
+    def has_labels(self) -> bool:
+        """Whether there is room for the label of each GPU."""
+        width = max(self._wide.label, self._wide.mark)
+        labels = self._wide.most * (width + 1)
         return self._wide.label > 0 and self._before + labels + _ROOM <= self.app.size.width
 
     @property
     def _cell_width(self) -> int:
-        return self._wide.label if self._has_labels else self._wide.mark
+        return max(self._wide.mark, self._wide.label if self.has_labels else 0)
 
     @property
     def _before(self) -> int:
@@ -197,7 +199,7 @@ class GpuGrid(ScrollView, can_focus=True):
     def _header(self) -> Strip:
         style = self.get_component_rich_style("grid--header")
         width = self._cell_width
-        fit = str.ljust if self._has_labels else str.rjust
+        fit = str.ljust if self.has_labels else str.rjust
         numbers = " ".join(fit(str(at), width) for at in range(self._wide.most))
         names = f" {fit_text('NODE', self._wide.name)}  {fit_text('TYPE', self._wide.type)}  "
         return Strip([Segment((names + numbers).ljust(self.size.width), style)])
@@ -211,7 +213,7 @@ class GpuGrid(ScrollView, can_focus=True):
         name = fit_text(printable(line.row.name), self._wide.name)
         segments = [Segment(f"{mark}{name}  {fit_text(line.types, self._wide.type)}  ", self._base)]
         column = min(self._gpu, len(line.cells) - 1)
-        width, has_labels = self._cell_width, self._has_labels
+        width, has_labels = self._cell_width, self.has_labels
         for place, (gpu, sign) in enumerate(zip(line.gpus, line.cells, strict=True)):
             style = self._style(sign, cursor=here and place == column)
             text = sign.rjust(width)
@@ -250,7 +252,7 @@ class GpuGrid(ScrollView, can_focus=True):
             self._gpu = max(0, min(self._gpu + right, last))
         self._reveal()
         self.refresh()
-        self.post_message(CursorMoved())
+        self.post_message(PreviewOutdated())
 
     def action_page(self, by: int) -> None:
         """Move by screens."""
@@ -273,7 +275,7 @@ class GpuGrid(ScrollView, can_focus=True):
         self._row = row
         self._gpu = max(0, min(column, len(self.lines[row].cells) - 1))
         self.refresh()
-        self.post_message(CursorMoved())
+        self.post_message(PreviewOutdated())
         if event.chain == 2:
             self.post_message(RowOpened())
 

@@ -71,8 +71,8 @@ class AskingScreen(Protocol):
         ...
 
 
-class CursorMoved(Message):
-    """Another row is under the cursor."""
+class PreviewOutdated(Message):
+    """The row under the cursor, or the room for its preview, is another."""
 
 
 class RowOpened(Message):

@@ -20,7 +20,7 @@ from slurmkit.formats.display import printable
 from slurmkit_tui import themes
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.widgets.listing import ArrangedRows, Listing, RowContext, TableColumn
-from slurmkit_tui.widgets.messages import CursorMoved, RowOpened
+from slurmkit_tui.widgets.messages import PreviewOutdated, RowOpened
 
 NARROW = 100  # width of the screen in cells below which texts are shortened
 CELL_STYLES = frozenset({"cell--mine", "cell--gpus", "cell--muted", "cell--warn", "cell--bad"})
@@ -248,7 +248,7 @@ class Table(ScrollView, can_focus=True):
         self.refresh_lines(old + 1)
         self.refresh_lines(new + 1)
         self._reveal()
-        self.post_message(CursorMoved())
+        self.post_message(PreviewOutdated())
 
     def _reveal(self) -> None:
         room, top = self._room, round(self.scroll_y)
