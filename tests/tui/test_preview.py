@@ -37,7 +37,7 @@ async def test_it_shows_facts_gpus_and_the_end_of_the_log() -> None:
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, " Job 667 ", "partition gpu, QOS normal, priority 6286")
         await pilot.press("down", "down")
-        await expect_text(pilot, " Job 647 ", "GPU 0 of c1", "96%, memory 64.0 of 80 GiB, 367 W")
+        await expect_text(pilot, " Job 647 ", "GPU 0 of c1", "96%, 64.0 of 80 GiB, 367 W")
         await expect_text(pilot, "llama-pretrain-647.out", "epoch 336 step 200")
         lines = text(app).splitlines()
         title = next(at for at, line in enumerate(lines) if " Job 647 " in line)

@@ -181,7 +181,8 @@ def _facts_of_gpus(details: RowDetails, session: ClusterSession) -> Sequence[Fac
     for gpu in gpus[:_MOST_GPUS]:
         use = sum_up([gpu], 1, passed)
         curve = use.sparkline(plain=themes.has_plain_signs())
-        memory = f"memory {format_memory_use(gpu.memory_mib, gpu.memory_total_mib)}"
+        memory = format_memory_use(gpu.memory_mib, gpu.memory_total_mib)
+        memory = "memory ?" if memory == "?" else memory
         power = "" if gpu.watts is None else f", {gpu.watts:.0f} W"
         name = f"GPU {'?' if gpu.index is None else gpu.index} of {printable(gpu.node)}"
         facts.append((name, f"{curve} {use.words}, {memory}{power}".lstrip()))
