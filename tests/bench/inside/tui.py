@@ -92,10 +92,11 @@ def answers(argv: list[str], presses: int) -> list[float]:
     try:
         if not quiet(terminal, 5, 20):
             return []
+        os.write(terminal, b"j")  # k and j in turn then always move, in Home, too
         for at in range(presses):
             quiet(terminal, 0.05, 1)
             began = time.perf_counter()
-            os.write(terminal, b"k" if at % 10 > 7 else b"j")
+            os.write(terminal, b"kj"[at % 2 : at % 2 + 1])
             select.select([terminal], [], [], LONGEST)
             took.append(time.perf_counter() - began)
             if took[-1] >= LONGEST:
