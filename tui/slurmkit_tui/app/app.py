@@ -314,6 +314,8 @@ class SlurmkitApp(PollingApp):
 
     @on(ScreenAnswered)
     def _pass_to_screens(self, message: ScreenAnswered) -> None:
+        if self._is_ending:
+            return
         for screen in self.screen_stack:
             if isinstance(screen, AskingScreen):
                 screen.take(message, self._clock())
