@@ -60,7 +60,7 @@ def from_a_file() -> Iterator[Budget]:
             for file in (*folder.glob("ledger.db*"), *folder.glob("peer.db*")):
                 file.unlink()
             for rounds in found.values():
-                rounds.append(_apart(folder))
+                rounds.append(_apart(folder, _sqlite(folder)))
             if peer:
                 theirs.append(_speed_of(peer, folder))
     for what, rounds in found.items():
@@ -85,8 +85,8 @@ def long_runs() -> Iterator[Budget]:
         folder = Path(name)
         say(f"writing {LONG_ROWS:,} rows of long runs")
         write_long_runs(folder / "dump.txt", LONG_ROWS)
-        url = f"sqlite:///{folder}/ledger.db"
-        found = _apart(folder)
+        url = _sqlite(folder)
+        found = _apart(folder, url)
         what = f"{LONG_ROWS:,} runs of up to {LONG_DAYS} days, each with a usage key of its own"
         speed, megabytes = found["rows"] / found["cpu"], found["megabytes"]
         limit = f"at least {LONG_PER_SECOND:,} rows/s"
@@ -125,7 +125,7 @@ def _on_postgresql(url: str, folder: Path, sqlite: dict[str, float]) -> Iterator
     yield Budget("the same in PostgreSQL", speed, limit, theirs, holds, "rows/s")
     for what, _, call in _LONG_CALLS:
         took = _median_of(url, call, time.perf_counter)
-        peer = _median_of(f"sqlite:///{folder}/ledger.db", call, time.perf_counter)
+        peer = _median_of(_sqlite(folder), call, time.perf_counter)
         named = f"the same in PostgreSQL, {what}"
         yield Budget(named, took, "2 × SQLite", peer, took <= 2 * peer)
 
@@ -246,9 +246,13 @@ def read(folder: Path, url: str) -> dict[str, float]:
     return {"rows": done.entered.read, "cpu": cpu, "seconds": seconds, "megabytes": most}
 
 
-def _apart(folder: Path, url: str = "") -> dict[str, float]:
+def _sqlite(folder: Path) -> str:
+    return f"sqlite:///{folder}/ledger.db"
+
+
+def _apart(folder: Path, url: str) -> dict[str, float]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(read, (folder, url or f"sqlite:///{folder}/ledger.db"))
+        return pool.apply(read, (folder, url))
 
 
 def _peer(folder: Path) -> Path | None:

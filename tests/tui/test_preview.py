@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fake_queue import Scene, expect_text, job, running, text, until, waiting
-from slurmkit_tui.app.app import AppOptions, SlurmkitApp
-from slurmkit_tui.cli import SAMPLE, _feed
+from sample_app import sample_app
+from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.screens import preview
 from waiting import PATIENCE
@@ -31,9 +30,7 @@ def shown(app: SlurmkitApp) -> bool:
 
 async def test_it_shows_facts_gpus_and_the_end_of_the_log() -> None:
     """Finding pictures 1, with the recording that comes with slurmkit."""
-    app = SlurmkitApp(_feed(None, SAMPLE, ExitStack()), AppOptions(view="mine"))
-    assert app._replay
-    app._replay.seek(app._replay.end)
+    app = sample_app("mine")
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, " Job 667 ", "partition gpu, QOS normal, priority 6286")
         await pilot.press("down", "down")

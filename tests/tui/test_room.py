@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
@@ -10,8 +9,7 @@ from fake_gpus import Recorded
 from fake_queue import NOW, Scene, expect_text, job, running, table, text, until
 from hypothesis import given
 from hypothesis import strategies as st
-from slurmkit_tui.app.app import AppOptions, SlurmkitApp
-from slurmkit_tui.cli import SAMPLE, _feed
+from sample_app import sample_app
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.views.gpus import gpu_label, label_width, pack_entries
 from slurmkit_tui.widgets.dialogs import TextDialog
@@ -51,9 +49,7 @@ async def test_the_legend_stands_beside_the_map_on_a_wide_screen() -> None:
 
 async def test_on_a_wide_screen_each_gpu_has_its_holder_job_or_use() -> None:
     """Finding pictures 1."""
-    app = SlurmkitApp(_feed(None, SAMPLE, ExitStack()), AppOptions(view="gpus"))
-    assert app._replay
-    app._replay.seek(app._replay.end)
+    app = sample_app("gpus")
 
     def of_c2() -> list[str]:
         line = next((line for line in text(app).splitlines() if line[1:3] == "c2"), "")

@@ -6,17 +6,13 @@ import os
 import pwd
 import re
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import pytest
 from fake_queue import expect_text, text, until
-from slurmkit_tui.app.app import SlurmkitApp
-from slurmkit_tui.cli import SAMPLE, _feed
-from slurmkit_tui.feed import Feed
+from sample_app import sample_app
 from slurmkit_tui.feed.recording import _load_records
-from slurmkit_tui.options import AppOptions
 from slurmkit_tui.screens.job import JobScreen
 from slurmkit_tui.views import VIEWS
 
@@ -34,14 +30,9 @@ SEEN = {
 HERE = Path(__file__).parents[2] / "tui" / "slurmkit_tui" / "sample.rec"
 
 
-def feed() -> Feed:
-    return _feed(None, SAMPLE, ExitStack())
-
-
 @pytest.mark.parametrize("view", [each.name for each in VIEWS])
 async def test_every_view(view: str) -> None:
-    app = SlurmkitApp(feed(), AppOptions(view=view))
-    app._replay.seek(app._replay.end)
+    app = sample_app(view)
     async with app.run_test(size=(160, 60)) as pilot:
         await expect_text(pilot, *SEEN[view])
         assert "nobody looked" not in text(app)
@@ -49,8 +40,7 @@ async def test_every_view(view: str) -> None:
 
 
 async def test_a_job_with_its_log_and_why() -> None:
-    app = SlurmkitApp(feed(), AppOptions(view="mine"))
-    app._replay.seek(app._replay.end)
+    app = sample_app("mine")
     async with app.run_test(size=(140, 40)) as pilot:
         await expect_text(pilot, "llama-pretrain")
         await pilot.press("slash", *"pretrain", "enter", "enter")
@@ -66,8 +56,7 @@ async def test_a_job_with_its_log_and_why() -> None:
 
 
 async def test_why_one_waits_and_why_one_failed() -> None:
-    app = SlurmkitApp(feed(), AppOptions(view="mine"))
-    app._replay.seek(app._replay.end)
+    app = sample_app("mine")
     async with app.run_test(size=(140, 40)) as pilot:
         await expect_text(pilot, "llama-eval")
         for name, words in {

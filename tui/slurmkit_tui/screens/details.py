@@ -53,13 +53,12 @@ class RowDetails(NamedTuple):
 
 def row_details(row: Any, session: ClusterSession) -> RowDetails | None:
     """Return the details of a row of a view; None for a row that has none."""
-    if isinstance(row, MyJobRow):
-        job = row.rows[0] if row.rows else row.last_run
-        facts = ended_facts(row) if not row.rows else None
-        return None if job is None else _job_details(job, facts, session)
+    if isinstance(row, MyJobRow) and not row.rows:
+        return _job_details(row.last_run, ended_facts(row), session) if row.last_run else None
+    if isinstance(row, MyJobRow | MergedArrayRow):
+        row = row.rows[0]
     if isinstance(row, QueueRow):
-        job = row.rows[0] if isinstance(row, MergedArrayRow) else row
-        return _job_details(job, None, session)
+        return _job_details(row, queue_row_facts(row), session)
     if isinstance(row, Gpu):
         return _gpu_details(row, session)
     if isinstance(row, Diagnosis):
@@ -68,15 +67,13 @@ def row_details(row: Any, session: ClusterSession) -> RowDetails | None:
 
 
 def _job_details(
-    job: QueueRow | JobInfo, facts: Sequence[Fact] | None, session: ClusterSession
+    job: QueueRow | JobInfo, facts: Sequence[Fact], session: ClusterSession
 ) -> RowDetails:
-    """Return the details of a job; `facts` are those of an ended one."""
     job_id = query_id(job.job_id)
-    known = queue_row_facts(job) if isinstance(job, QueueRow) else facts or ()
     waits = job.waits if isinstance(job, QueueRow) else job.started is None
     return RowDetails(
         f"Job {job_id}",
-        [*known, *_waiters(session, job_id)],
+        [*facts, *_waiters(session, job_id)],
         job_id,
         job,
         None if waits or job.user != session.feed.me else job.started,

@@ -45,7 +45,7 @@ _WIDEST = 1000  # characters of a line of the log
 _STYLES = {"log--error": "$error", "log--run": "$primary", "": ""}
 
 
-class JobLog(NamedTuple):
+class RunLog(NamedTuple):
     """The log of one run of a job: its path may have the number of the run.
 
     Attributes:
@@ -67,10 +67,10 @@ class RowPreview(Horizontal):
         self.display = False
         self._timer: Timer | None = None
         self._rows = 0  # of the log
-        self._shown: JobLog | None = None
-        self._wanted: JobLog | None = None  # to be read next
+        self._shown: RunLog | None = None
+        self._wanted: RunLog | None = None  # to be read next
         self._is_loading = False
-        self._paths: dict[JobLog, str] = {}
+        self._paths: dict[RunLog, str] = {}
         self._problem = ""  # why the path of the log that is shown is unknown
 
     def compose(self) -> ComposeResult:
@@ -99,7 +99,7 @@ class RowPreview(Horizontal):
             facts = [*_facts_of_gpus(details, self.app.session), *details.facts]
             self.query_one("#row-facts", WrappedText).show(two_columns(facts))
             if details.begun is not None:
-                log = JobLog(self.app.session.feed, details.job_id, details.begun)
+                log = RunLog(self.app.session.feed, details.job_id, details.begun)
         self._show_log(log)
 
     @property
@@ -112,7 +112,7 @@ class RowPreview(Horizontal):
 
     # The log
 
-    def _show_log(self, log: JobLog | None) -> None:
+    def _show_log(self, log: RunLog | None) -> None:
         """Read the end of a log soon; None shows none."""
         self.query_one("#row-log").display = log is not None
         if log != self._shown:
@@ -140,7 +140,7 @@ class RowPreview(Horizontal):
                 await self._load_log(wanted)
         self._is_loading = False
 
-    async def _load_log(self, log: JobLog) -> None:
+    async def _load_log(self, log: RunLog) -> None:
         problem = ""
         try:
             lines = await in_thread(partial(self._read_log, log, self._rows))
@@ -150,7 +150,7 @@ class RowPreview(Horizontal):
             self._problem = "" if log in self._paths else problem
             self._put_log(Content(problem) if problem else lines, is_problem=bool(problem))
 
-    def _read_log(self, log: JobLog, rows: int) -> Content:
+    def _read_log(self, log: RunLog, rows: int) -> Content:
         """Read the last lines of a log, with its path above them. Runs in a thread."""
         feed = log.feed
         if log not in self._paths:
