@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +72,28 @@ def verify(connection: Connection, progress: RunProgress = no_progress) -> Verif
         connection: to the ledger.
         progress: called with the number of runs done, and of all.
     """
-    wrong = [*usage_differences(connection, progress), *_invariants(connection)]
+    names = load_key_names(connection)
+    usage = {table.name: UsageHash(names) for table in USAGE_TABLES}
+    wrong = [*_usage_differences(connection, usage, progress), *_invariants(connection)]
     count = connection.scalar(select(func.count()).select_from(runs)) or 0
-    return VerifyResult(checksum(connection), count, wrong, list(_notes(connection)))
+    whole = _join_hashes(connection, usage)
+    return VerifyResult(whole, count, wrong, list(_notes(connection)))
 
 
-def usage_differences(connection: Connection, progress: RunProgress = no_progress) -> Iterator[str]:
-    """Yield where the usage tables differ from the usage computed from the runs."""
+def _usage_differences(
+    connection: Connection, hashes: Mapping[str, UsageHash], progress: RunProgress
+) -> Iterator[str]:
+    """Yield where the usage tables differ from the usage of the runs; hash their rows."""
     with tempfile.TemporaryDirectory(prefix="slurmkit-verify-") as folder:
         engine = create_engine(f"sqlite:///{Path(folder)}/usage.db")
         try:
-            with engine.begin() as scratch:
+            with engine.connect() as scratch:
+                # A crash loses nothing that is kept.
+                scratch.exec_driver_sql("PRAGMA journal_mode = OFF")
+                scratch.exec_driver_sql("PRAGMA synchronous = OFF")
                 _work_out(connection, scratch, progress)
-                names = _names(scratch)
                 for table in USAGE_TABLES:
-                    yield from _compare_tables(table, names, connection, scratch)
+                    yield from _compare_tables(table, hashes[table.name], connection, scratch)
         finally:
             engine.dispose()
 
@@ -100,26 +107,14 @@ def _work_out(connection: Connection, scratch: Connection, progress: RunProgress
     add_all_runs(connection, scratch, progress)
 
 
-def _names(scratch: Connection) -> dict[int, str]:
-    """Return the text of each usage key, by row id."""
-    columns = [usage_keys.c[name] for name in UsageKey._fields if name != "cluster_id"]
-    query = select(usage_keys.c.id, clusters.c.name, *columns).join(clusters)
-    return {
-        number: ", ".join(map(str, (cluster, *key)))
-        for number, cluster, *key in scratch.execute(query)
-    }
-
-
 def _compare_tables(
-    table: Table, names: dict[int, str], connection: Connection, scratch: Connection
+    table: Table, hashed: UsageHash, connection: Connection, scratch: Connection
 ) -> Iterator[str]:
     """Merge the rows of both databases by bin and key, and yield the differences."""
-    query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in USAGE_COLUMNS))
-    query = query.where(_not_empty(table)).order_by(table.c.bin, table.c.key_id)
-    streamed = {"yield_per": _MANY}
-    stored_rows, right_rows = (
-        iter(one.execute(query, execution_options=streamed)) for one in (connection, scratch)
-    )
+    stored, right = _usage_rows(connection, table), _usage_rows(scratch, table)
+    some = hashed.pass_on(stored)
+    stored_rows, right_rows = _without_equal_parts(some, right)
+    names = hashed.names
     a, b = next(stored_rows, None), next(right_rows, None)
     while a is not None or b is not None:
         here, there = _place(a), _place(b)
@@ -135,6 +130,26 @@ def _compare_tables(
             a, b = next(stored_rows, None), next(right_rows, None)
 
 
+def _without_equal_parts(
+    stored: Iterator[list[Any]], right: Iterator[list[Any]]
+) -> tuple[Iterator[Any], Iterator[Any]]:
+    """Return the rows of both from the first part on in which they differ."""
+    nothing: list[Any] = []
+    for a, b in zip_longest(stored, right, fillvalue=nothing):
+        if a != b:
+            return chain(a, chain.from_iterable(stored)), chain(b, chain.from_iterable(right))
+    return iter(()), iter(())
+
+
+def _usage_rows(connection: Connection, table: Table) -> Iterator[list[Any]]:
+    """Yield the rows of a usage table by bin and key, some at a time."""
+    query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in USAGE_COLUMNS))
+    query = query.where(_not_empty(table)).order_by(table.c.bin, table.c.key_id)
+    with connection.execute(query, execution_options={"yield_per": _MANY}) as found:
+        for some in found.partitions():
+            yield list(some)
+
+
 def _place(row: Any) -> tuple[float, float]:
     return (float("inf"), 0) if row is None else (row[0], row[1])
 
@@ -146,10 +161,11 @@ def _different_sums(stored_row: Iterable[Any], right_row: Iterable[Any]) -> str:
 
 
 def _format_difference(
-    table: Table, names: dict[int, str], place: tuple[float, float], what: str
+    table: Table, names: Mapping[int, KeyNames], place: tuple[float, float], what: str
 ) -> str:
     when = datetime.fromtimestamp(place[0], UTC).isoformat(sep=" ")
-    return f"{table.name} at {when} of {names.get(int(place[1]), '?')}: {what}"
+    of = ", ".join(map(str, names.get(int(place[1]), "?")))
+    return f"{table.name} at {when} of {of}: {what}"
 
 
 def _invariants(connection: Connection) -> Iterator[str]:
@@ -205,15 +221,64 @@ def checksum(connection: Connection) -> str:
     Row ids and the records of ingests are left out. Rows are hashed one by one and the hashes are
     summed, so that their order does not matter.
     """
+    names = load_key_names(connection)
+    usage = {table.name: UsageHash(names) for table in USAGE_TABLES}
+    for table in USAGE_TABLES:
+        for _ in usage[table.name].pass_on(_usage_rows(connection, table)):
+            pass
+    return _join_hashes(connection, usage)
+
+
+def _join_hashes(connection: Connection, usage: Mapping[str, UsageHash]) -> str:
     halts = _of_runs(suspensions, ("begin", "length", "seconds"))
     parts = {
         "runs": _total(connection, _runs(), bools=2),
         "steps": _total(connection, _of_runs(steps, StepRow._fields)),
         # Of a run without an end they reach up to when it was last seen.
         "suspensions": _total(connection, halts.where(runs.c.end.is_not(None))),
-        **{table.name: _total(connection, _usage(table), bools=1) for table in USAGE_TABLES},
+        **{name: each.total() for name, each in usage.items()},
     }
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+KeyNames = tuple[Any, ...]  # of a usage key: cluster, all fields but this and `redone`, `redone`
+
+
+def load_key_names(connection: Connection) -> dict[int, KeyNames]:
+    """Return what each usage key stands for, by row id."""
+    keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
+    query = select(usage_keys.c.id, clusters.c.name, *keys, usage_keys.c.redone).join(clusters)
+    known: dict[object, Any] = {}  # a name is kept once
+    with connection.execute(query, execution_options={"yield_per": _MANY}) as found:
+        return {
+            number: (*(known.setdefault(name, name) for name in names), bool(redone))
+            for number, *names, redone in found
+        }
+
+
+class UsageHash:
+    """Hash of the rows of a usage table; see `checksum`.
+
+    Attributes:
+        names: what the usage keys stand for.
+    """
+
+    def __init__(self, names: Mapping[int, KeyNames]) -> None:
+        self.names = names
+        self._count = self._sum = 0
+
+    def pass_on(self, parts: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """Hash rows, some at a time, and pass them on; a row without a key has no hash."""
+        for some in parts:
+            for place, key, *sums in some:
+                if names := self.names.get(key):
+                    self._count += 1
+                    self._sum += _hash([place, *names[:-1], *sums, names[-1]], 0)
+            yield some
+
+    def total(self) -> list[str]:
+        """Return the count of rows and the sum of their hashes."""
+        return _total_as_text(self._count, self._sum)
 
 
 def _total(connection: Connection, query: Any, bools: int = 0) -> list[str]:
@@ -223,6 +288,10 @@ def _total(connection: Connection, query: Any, bools: int = 0) -> list[str]:
         for some in found.partitions():
             count += len(some)
             total += sum(_hash(list(row), bools) for row in some)
+    return _total_as_text(count, total)
+
+
+def _total_as_text(count: int, total: int) -> list[str]:
     return [str(count), f"{total % 2**256:x}"]
 
 
@@ -245,13 +314,6 @@ def _runs() -> Any:
 def _of_runs(table: Table, names: Sequence[str]) -> Any:
     columns = [table.c[name] for name in names]
     return select(*_IDENTITY, *columns).join_from(table, runs).join(clusters)
-
-
-def _usage(table: Table) -> Any:
-    keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
-    sums = [table.c[name] for name in USAGE_COLUMNS]
-    query = select(table.c.bin, clusters.c.name, *keys, *sums, usage_keys.c.redone)
-    return query.join_from(table, usage_keys).join(clusters).where(_not_empty(table))
 
 
 def _not_empty(table: Table) -> ColumnElement[bool]:

@@ -291,3 +291,15 @@ def test_suspended_time_of_a_file_lies_somewhere_in_the_run(ledger):
             connection, UsageQuery((day, day + 500, day + DAY), NOW, skip_suspended=True)
         )
     assert sorted(sums[SUM_INDEX["gpu_seconds"]] for sums in cells.values()) == [700, 700]
+
+
+@pytest.mark.sql
+def test_verify_tells_the_checksum_also_of_a_ledger_with_errors(ledger):
+    ingest(ledger, runs_of_every_kind(NOW))
+    with ledger.transaction() as connection:
+        right = checksum(connection)
+        assert verify(connection).checksum == right
+        connection.execute(update(usage_days).values(started=usage_days.c.started + 1))
+        found = verify(connection)
+        assert found.checksum == checksum(connection) != right
+        assert len(found.wrong) == connection.scalar(select(func.count()).select_from(usage_days))
