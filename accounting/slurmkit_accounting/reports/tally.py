@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from operator import add
 from typing import NamedTuple, TypeAlias
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from slurmkit_accounting.calendar import WindowPart
 from slurmkit_accounting.ledger.schema.usage import SUMS
 from slurmkit_accounting.reports.model import Column, Value
-from slurmkit_accounting.reports.rates import Cost, GpuKind, Rates
+from slurmkit_accounting.reports.rates import Cost, Rates
 from slurmkit_accounting.usage.bins import NO_GPU, UsageKey
 from slurmkit_accounting.usage.partial import Sums
 from slurmkit_accounting.usage.query import CARRIED, SUM_INDEX
@@ -51,7 +51,7 @@ _NOTHING = (0,) * len(SUMS)
 _NODELESS_SECONDS = SUM_INDEX["nodeless_seconds"]
 _GPU_JOULES = SUM_INDEX["gpu_joules"]
 _MEASURED = ("gpu_hours_used", "gpu_hours_measured")
-_HOUR, _HOUR_MS = 3600, 3_600_000
+_HOUR = 3600
 _GIB = 1024
 _KWH = 3_600_000_000  # millijoules
 
@@ -120,7 +120,9 @@ class Tally:
 
     def gpu_hours(self, rates: Rates) -> Fraction:
         """Return the GPU-hours, in whole GPUs."""
-        return sum((hours for _, _, hours in self._gpu_hours(rates)), _ZERO)
+        return sum(
+            (_hours(rates, of[:2], seconds) for of, seconds in self._gpu_seconds().items()), _ZERO
+        )
 
     def values(self, rates: Rates, parts: list[WindowPart]) -> dict[str, Value]:
         """Return the values of `COLUMNS`."""
@@ -158,9 +160,8 @@ class Tally:
         if not self.tracked:
             return dict.fromkeys(names)
         totals: dict[str, Fraction] = defaultdict(Fraction)
-        for detail, _, hours in self._gpu_hours(rates):
-            outcome = run_outcome(detail.state)
-            lost = is_lost(detail.state, redone=detail.redone)
+        for (*of, outcome, lost), seconds in self._gpu_seconds().items():
+            hours = _hours(rates, of, seconds)
             for name in ("gpu_hours", f"gpu_hours_{outcome}", *(["gpu_hours_lost"] * lost)):
                 totals[name] += hours
         values: dict[str, Value] = {name: float(totals[name]) for name in names}
@@ -171,11 +172,14 @@ class Tally:
 
         Both count in full where a run ends.
         """
-        used = measured = _ZERO
+        found: dict[tuple[str, str], tuple[int, int]] = {}
         for detail, sums in self._details.items():
-            weight = rates.kind(detail.gpu_type, detail.partition).weight or _ZERO
-            used += weight * sums[SUM_INDEX["gpu_used_ms"]] / _HOUR_MS
-            measured += weight * sums[SUM_INDEX["gpu_measured_ms"]] / _HOUR_MS
+            of = (detail.gpu_type, detail.partition)
+            used_ms, measured_ms = found.get(of, (0, 0))
+            used_ms += sums[SUM_INDEX["gpu_used_ms"]]
+            found[of] = (used_ms, measured_ms + sums[SUM_INDEX["gpu_measured_ms"]])
+        used = sum((_hours(rates, of, ms) / 1000 for of, (ms, _) in found.items()), _ZERO)
+        measured = sum((_hours(rates, of, ms) / 1000 for of, (_, ms) in found.items()), _ZERO)
         if not measured:
             return dict.fromkeys(_MEASURED)
         return {"gpu_hours_used": float(used), "gpu_hours_measured": float(measured)}
@@ -192,10 +196,17 @@ class Tally:
                 total += factor * energy / _KWH
         return total or None
 
-    def _gpu_hours(self, rates: Rates) -> Iterator[tuple[_TallyKey, GpuKind, Fraction]]:
+    def _gpu_seconds(self) -> Mapping[tuple[str, str, str, bool], int]:
+        """Return GPU-seconds by GPU type, partition, outcome, and whether the work was lost.
+
+        Whole numbers are added up, and only their sums become fractions, which are slow.
+        """
+        found: dict[tuple[str, str, str, bool], int] = defaultdict(int)
         for detail, sums in self._details.items():
-            kind = rates.kind(detail.gpu_type, detail.partition)
-            yield detail, kind, (kind.weight or _ZERO) * sums[SUM_INDEX["gpu_seconds"]] / _HOUR
+            lost = is_lost(detail.state, redone=detail.redone)
+            of = (detail.gpu_type, detail.partition, run_outcome(detail.state), lost)
+            found[of] += sums[SUM_INDEX["gpu_seconds"]]
+        return found
 
     def _estimated_energy(self, rates: Rates) -> Fraction | None:
         """Estimate the energy of the GPUs under full load, in kWh; None if a type is unknown."""
@@ -233,6 +244,12 @@ class Tally:
             if rates.of_memory and sums[SUM_INDEX["mem_mib_seconds"]]:
                 hours = Fraction(sums[SUM_INDEX["mem_mib_seconds"]], _HOUR * _GIB)
                 yield hours, rates.gib_hour(day)
+
+
+def _hours(rates: Rates, of: Sequence[str], seconds: int) -> Fraction:
+    """Return seconds of a GPU type and partition as hours of whole GPUs."""
+    gpu_type, partition = of
+    return (rates.kind(gpu_type, partition).weight or _ZERO) * seconds / _HOUR
 
 
 def run_outcome(state: str) -> str:
