@@ -107,12 +107,12 @@ def read_claim_records(
     """
     with suppress(NoSuchJob, Refused):  # one of them is known no more
         if _may_ask_one_by_one(slurm, job_ids):
-            return _read_one_by_one(slurm, job_ids)
+            return read_claims_one_by_one(slurm, job_ids)
     records = parse_claim_records(slurm.stream(JOBS_COMMAND)) if job_ids else {}
     several = [job_id for job_id in job_ids if len(records.get(job_id, ())) > 1]
     with suppress(NoSuchJob, Refused):
         if _may_ask_one_by_one(slurm, several):
-            records |= _read_one_by_one(slurm, several)
+            records |= read_claims_one_by_one(slurm, several)
     return records
 
 
@@ -121,12 +121,16 @@ def _may_ask_one_by_one(slurm: SlurmCommands, job_ids: Sequence[str]) -> bool:
     return few and (len(job_ids) <= _UNLIMITED or not _limits_rates(slurm))
 
 
-def _read_one_by_one(
+def read_claims_one_by_one(
     slurm: SlurmCommands, job_ids: Sequence[str]
 ) -> dict[str, Sequence[ClaimRecord]]:
     """Read the records of these jobs. A record counts only in the answer about its own job.
 
     After each answer scontrol prints a random name, which no job's name can hold.
+
+    Raises:
+        NoSuchJob: when slurmctld does not know one of them any more.
+        SlurmError: when it does not answer, or its answer breaks off.
     """
     mark = f"end{token_hex(8)}x"
     commands = "".join(f"show job {job_id}\nshow hostnames {mark}\n" for job_id in job_ids)

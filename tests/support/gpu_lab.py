@@ -74,6 +74,11 @@ def gpu_page(
     )
 
 
+def page_of(node: str, page: str) -> str:
+    """A page of c1 as another node has it."""
+    return page.replace('node="c1"', f'node="{node}"')
+
+
 class Nodes:
     """Exporters without sockets: what each node's page is at a time."""
 
@@ -83,7 +88,7 @@ class Nodes:
 
     def __call__(self, _: object, nodes: Iterable[str]) -> dict[str, NodeAnswer]:
         return {
-            node: parse_page(self.pages[node], self.at)
+            node: parse_page(page_of(node, self.pages[node]), self.at)
             if node in self.pages
             else NodeAnswer(error="no route to host")
             for node in nodes

@@ -7,28 +7,44 @@ step there may be neither, and the GPUs that it holds there are the commonest wa
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from slurmkit.errors import NoSuchJob, Refused
 from slurmkit.formats.tres import gpu_count
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.gpumap import GpuClaim, check_claims, read_claim_records
+from slurmkit.state.gpumap import GpuClaim, check_claims, read_claims_one_by_one
 from slurmkit.state.gres import HoldingJob, read_holding_jobs
 from slurmkit.state.nodes import NODES_COMMAND, parse_nodes
 from slurmkit_accounting.gpu_use.exporters import most_gpus
 from slurmkit_accounting.gpu_use.samples import JobReading, NodeAnswer, parse_job
+
+_MOST_JOBS = 20  # that scontrol is asked about in a round: slurmctld never holds so few back
+_BUSY = 0.01  # utilisation above which a GPU is at work
+
+
+class JobRun(NamedTuple):
+    """A job in one run, with the same TRES all the time, and so with the same GPUs."""
+
+    job: int
+    started: int | None
+    nodes: tuple[str, ...]
+    tres: str
 
 
 class NodeHolders(NamedTuple):
     """The jobs that hold GPUs of one node.
 
     Attributes:
-        jobs: all of them, also those that hold parts of GPUs.
-        by_index: the one job that holds a whole GPU, by Slurm's index.
+        runs: all of them, also those that hold parts of GPUs.
+        by_index: the one that holds a whole GPU, by Slurm's index.
+        claimed: indices of all GPUs that any of them claims.
     """
 
-    jobs: frozenset[HoldingJob]
-    by_index: Mapping[int | None, HoldingJob]
+    runs: frozenset[JobRun]
+    by_index: Mapping[int | None, JobRun]
+    claimed: frozenset[int | None]
 
 
 class GpuHolders:
@@ -40,15 +56,15 @@ class GpuHolders:
 
     def __init__(self, slurm: SlurmCommands) -> None:
         self._slurm = slurm
-        self._last: dict[str, NodeHolders] = {}  # of the last round
+        self._known: dict[str, NodeHolders] = {}  # as last asked
 
     def add_readings(
         self, pages: Mapping[str, NodeAnswer], jobs: Iterable[HoldingJob]
     ) -> dict[str, NodeAnswer]:
         """Add readings of GPUs on which the pages name no job, if it is certain whose they are.
 
-        Slurm is asked after the pages were read. So a job that holds a GPU in this round and the
-        last, in the same run, held it when the page was read.
+        Slurm is asked after the pages were read, too. So a job that held GPUs before and that holds
+        a GPU now, in the same run, held it when the page was read.
 
         Args:
             pages: by node.
@@ -57,65 +73,95 @@ class GpuHolders:
         Raises:
             SlurmError: when slurmctld does not answer or its answer cannot be read.
         """
-        nodes = _nodes_in_question(pages, jobs)
-        last, self._last = self._last, self._read(nodes) if nodes else {}
+        before = list(jobs)
+        nodes = _nodes_in_question(pages, before)
+        now = self._read(nodes) if nodes else {}
+        runs = set(map(_run, before))
         found = dict(pages)
-        for node in self._last.keys() & last.keys():
-            more = _readings(pages[node], last[node], self._last[node])
+        for node, holders in now.items():
+            more = _readings(pages[node], holders, runs)
             found[node] = pages[node]._replace(readings=(*pages[node].readings, *more))
         return found
 
     def _read(self, nodes: set[str]) -> dict[str, NodeHolders]:
-        """Return who holds the GPUs of some nodes.
+        """Return who holds the GPUs of some nodes, as far as that is known in this round.
 
-        The GPUs of a job stay the same while it runs, except for a resize, which changes its TRES.
-        So scontrol is asked only about nodes with other jobs than in the last round.
+        The GPUs of a run stay the same. So scontrol is asked only about nodes with other runs than
+        when it was last asked, and about few at once: the others have their turn in a later round.
         """
         there = [
             job
             for job in read_holding_jobs(self._slurm)
             if most_gpus(job.tres) and parse_job(job.raw_id) is not None
         ]
-        on: dict[str, set[HoldingJob]] = {node: set() for node in nodes}
+        on: dict[str, list[HoldingJob]] = {node: [] for node in nodes}
         for job in there:
             for node in nodes.intersection(job.nodes):
-                on[node].add(job)
-        same = {node for node in nodes & self._last.keys() if self._last[node].jobs == on[node]}
-        # All jobs of a node: one that claims a GPU of another must be seen beside it.
-        asked = [job for job in there if not (nodes - same).isdisjoint(job.nodes)]
-        held = self._read_held(asked) if asked else {}
-        return {
-            node: self._last[node]
-            if node in same
-            else NodeHolders(frozenset(on[node]), held.get(node, {}))
-            for node in nodes
-        }
+                on[node].append(job)
+        runs = {node: frozenset(map(_run, some)) for node, some in on.items()}
+        same = {n for n in nodes & self._known.keys() if self._known[n].runs == runs[n]}
+        wanted, asked = _few_jobs({node: on[node] for node in sorted(nodes - same)})
+        with suppress(NoSuchJob, Refused):  # one has just ended: the next round asks again
+            held = self._read_held(list(asked)) if asked else {}
+            for node in wanted:
+                self._known[node] = NodeHolders(runs[node], *held.get(node, ({}, frozenset())))
+            same.update(wanted)
+        return {node: self._known[node] for node in same}
 
-    def _read_held(self, jobs: Sequence[HoldingJob]) -> dict[str, dict[int | None, HoldingJob]]:
-        """Return the one job that claims a GPU, and all of it, by node and index."""
+    def _read_held(
+        self, jobs: Sequence[HoldingJob]
+    ) -> dict[str, tuple[dict[int | None, JobRun], frozenset[int | None]]]:
+        """Return by node which run claims a whole GPU alone, and which GPUs are claimed."""
         rows = parse_nodes(self._slurm.run(NODES_COMMAND))
-        records = read_claim_records(self._slurm, [job.raw_id for job in jobs])
+        records = read_claims_one_by_one(self._slurm, [job.raw_id for job in jobs])
         claims, _ = check_claims(records, jobs, rows)
-        by_gpu: dict[tuple[str, int], list[GpuClaim]] = defaultdict(list)
+        by_node: dict[str, dict[int, list[GpuClaim]]] = defaultdict(lambda: defaultdict(list))
         for claim in claims:
             for index in claim.use.indices or ():
-                by_gpu[claim.node, index].append(claim)
-        held: dict[str, dict[int | None, HoldingJob]] = defaultdict(dict)
-        for (node, index), [claim, *others] in by_gpu.items():
-            if claim.use.name == "gpu" and not others:
-                held[node][index] = claim.holder
-        return held
+                by_node[claim.node][index].append(claim)
+        return {
+            node: (
+                {
+                    index: _run(claim.holder)
+                    for index, [claim, *others] in by_index.items()
+                    if claim.use.name == "gpu" and not others
+                },
+                frozenset(by_index),
+            )
+            for node, by_index in by_node.items()
+        }
+
+
+def _run(job: HoldingJob) -> JobRun:
+    return JobRun(parse_job(job.raw_id) or 0, job.started, job.nodes, job.tres)
+
+
+def _few_jobs(
+    on: Mapping[str, Sequence[HoldingJob]],
+) -> tuple[list[str], dict[HoldingJob, None]]:
+    """Choose nodes whose jobs together are few; return them, and all their jobs.
+
+    All jobs of a node: one that claims a GPU of another must be seen beside it.
+    """
+    nodes: list[str] = []
+    jobs: dict[HoldingJob, None] = {}
+    for node, some in on.items():
+        more = jobs | dict.fromkeys(some)
+        if len(more) <= _MOST_JOBS:
+            nodes.append(node)
+            jobs = more
+    return nodes, jobs
 
 
 def _nodes_in_question(pages: Mapping[str, NodeAnswer], jobs: Iterable[HoldingJob]) -> set[str]:
     """Return the nodes that have a GPU without a job, and a job that may hold more than are named.
 
-    Each page counts for its own node only: it may be forged.
+    Each page counts for its own node only: it may be forged, or come from another node by mistake.
     """
     named = {
         node: Counter(reading.job for reading in page.readings)
         for node, page in pages.items()
-        if page.without_job
+        if page.without_job and page.nodes <= {node}
     }
     return {
         node
@@ -125,23 +171,29 @@ def _nodes_in_question(pages: Mapping[str, NodeAnswer], jobs: Iterable[HoldingJo
     }
 
 
-def _readings(page: NodeAnswer, last: NodeHolders, now: NodeHolders) -> Iterator[JobReading]:
-    """Yield the readings of GPUs that a job held in the last round and now."""
+def _readings(
+    page: NodeAnswer, now: NodeHolders, before: Collection[JobRun]
+) -> Iterator[JobReading]:
+    """Yield the readings of GPUs that a run held before the page was read, and holds now."""
     if _disagrees(page, now):
         return
     for gpu, reading in page.without_job:
-        job = now.by_index.get(gpu.index)
-        if job is not None and last.by_index.get(gpu.index) == job:
-            yield JobReading(int(job.raw_id), gpu, False, reading)  # noqa: FBT003
+        run = now.by_index.get(gpu.index)
+        if run is not None and run in before:
+            yield JobReading(run.job, gpu, False, reading)  # noqa: FBT003
 
 
 def _disagrees(page: NodeAnswer, now: NodeHolders) -> bool:
     """Return whether the page and slurmctld give a job of the node different GPUs.
 
-    Then the exporter's indices are not Slurm's, e.g. after a mistake in its `--gpu-map`.
+    Then the exporter's indices are not Slurm's, e.g. after a mistake in its `--gpu-map`. So they
+    are if a GPU is at work that nobody holds.
     """
-    there = {int(job.raw_id) for job in now.jobs}
-    held = {index: int(job.raw_id) for index, job in now.by_index.items()}
+    if any((of.utilisation or 0) > _BUSY and gpu.index not in now.claimed
+           for gpu, of in page.without_job):  # fmt: skip
+        return True
+    there = {run.job for run in now.runs}
+    held = {index: run.job for index, run in now.by_index.items()}
     named = {
         (reading.gpu.index, reading.job)
         for reading in page.readings

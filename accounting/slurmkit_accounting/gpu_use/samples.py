@@ -102,11 +102,13 @@ class NodeAnswer(NamedTuple):
         readings: one for each job on each GPU; empty if the node did not answer.
         error: why it did not answer; empty if it did.
         without_job: the GPUs of which the page tells Slurm's index and names no job.
+        nodes: the names of nodes on the page; more than one, or another one, is a mistake.
     """
 
     readings: tuple[JobReading, ...] = ()
     error: str = ""
     without_job: tuple[tuple[GpuName, GpuReading], ...] = ()
+    nodes: frozenset[str] = frozenset()
 
 
 def plausible_share(value: float | None) -> float | None:
@@ -166,10 +168,10 @@ def parse_page(text: str, at: float) -> NodeAnswer:
     gpus: dict[str, _GpuValues] = {}
     # A GPU's labels are the same on every line of a page. They are forgotten with the page, so that
     # forged ones take no memory.
-    known: dict[str, tuple[GpuName, int | None]] = {}
+    known: dict[str, tuple[GpuName, int | None, str]] = {}
     jobs = 0
     for metric, labels, number in _LINE.findall(text):
-        gpu, job = known.get(labels) or known.setdefault(labels, _parse_labels(labels))
+        gpu, job, _ = known.get(labels) or known.setdefault(labels, _parse_labels(labels))
         if not gpu.key:
             continue
         values = gpus.get(gpu.key)
@@ -197,6 +199,7 @@ def parse_page(text: str, at: float) -> NodeAnswer:
             if values.gpu.index is not None and numbers[values.gpu.index] == 1
             if not values.names_job
         ),
+        nodes=frozenset(node for _, _, node in known.values() if node),
     )
 
 
@@ -244,13 +247,13 @@ def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | 
     )
 
 
-def _parse_labels(text: str) -> tuple[GpuName, int | None]:
-    """Return the GPU that labels name, and the job; None without a job."""
+def _parse_labels(text: str) -> tuple[GpuName, int | None, str]:
+    """Return the GPU that labels name, the job (None without a job), and the node, or nothing."""
     labels = {
         name: _ESCAPED.sub(r"\1", value) if "\\" in value else value
         for name, value in _LABEL.findall(text)
     }
-    return gpu_of_labels(labels), parse_job(labels.get("job", ""))
+    return gpu_of_labels(labels), parse_job(labels.get("job", "")), _plain(labels.get("node", ""))
 
 
 def gpu_of_labels(labels: Mapping[str, str]) -> GpuName:
