@@ -451,7 +451,7 @@ def test_reload_names_a_service_that_its_edit_breaks(site: Site) -> None:
 
 
 def test_reload_takes_no_configuration_over_that_slurm_cannot_read(site: Site) -> None:
-    """Finding newcomer A20: a wrong line stopped scontrol and sacctmgr for everyone."""
+    """A wrong line stopped scontrol and sacctmgr for everyone."""
     for file, line in (("slurm.conf", "KillWait=11"), ("nodes.conf", "NodeName=c7")):
         site.edit(f"conf/slurm/{file}", line, f"NoSuchParameter=1\n{line}")
         broken = site.cluster("reload")

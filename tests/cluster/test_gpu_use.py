@@ -359,7 +359,6 @@ def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> 
 
 
 def test_gpus_on_a_node_where_a_job_runs_no_step_are_measured(lab: Lab, play: Play) -> None:
-    """Finding newcomer N3. Without `PrologFlags=Alloc` there is no record of the job on c2."""
     job = play("--nodes=2", "--nodelist=c1,c2", "--gres=gpu:a100:1")
     records = f"ls /run/slurmkit/gpus/*/{job}"
     found = lambda: lab.run("sh", "-c", records, service="c2", user="", check=False)  # noqa: E731

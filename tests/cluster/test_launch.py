@@ -139,7 +139,7 @@ def test_the_rank_that_failed_first_is_named(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_ends_well_does_not_end_the_others(place: Place) -> None:
-    """Finding containers D1: rank 0 writes the last checkpoint for longer than a minute."""
+    """Rank 0 writes the last checkpoint for longer than a minute."""
     last = (
         "import os, time; rank = os.environ['SLURM_PROCID'];"
         " time.sleep(75 if rank == '0' else 0); print('done', rank)"

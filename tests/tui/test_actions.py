@@ -241,7 +241,7 @@ async def test_the_palette_lists_what_can_be_done_here() -> None:
 
 
 async def test_the_palette_goes_to_the_view_that_offers_what_this_one_does_not() -> None:
-    """Finding newcomer polish 15: `drain` in Queue found nothing, and rows showed no keys."""
+    """`drain` in Queue found nothing, and rows showed no keys."""
     feed = StubFeed(**VALUES)
     app = feed.app("home")
     async with app.run_test(size=(120, 34), notifications=True) as pilot:
@@ -282,7 +282,7 @@ async def test_the_palette_opens_over_the_queue() -> None:
 async def test_a_terminal_of_256_colours_shows_the_colours_as_they_are(
     monkeypatch: pytest.MonkeyPatch, theme: str, view: str
 ) -> None:
-    """Finding newcomer A13: ssh does not hand COLORTERM on, and dark greys became navy blue."""
+    """ssh does not hand COLORTERM on, and dark greys became navy blue."""
     monkeypatch.delenv("COLORTERM")
     monkeypatch.setenv("TERM", "xterm-256color")
     app = Recorded().app(view, theme=theme)
@@ -335,7 +335,7 @@ async def test_a_terminal_of_16_colours_has_borders_and_tells_colours_apart(
         }
         assert len({colour for colour, _ in drawn}) >= 4
         assert [pair for pair in drawn if pair[0] == pair[1]] == []
-        # Finding newcomer N13: the second line and the footer had contrasts of 1.3 to 2.9.
+        # The second line and the footer had contrasts of 1.3 to 2.9.
         bars = [app.screen.query_one(kind).region.y for kind in (Summary, StatusLine, KeyBar)]
         strips = app.screen._compositor.render_strips()
         read = {

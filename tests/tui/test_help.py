@@ -64,7 +64,6 @@ async def test_the_map_has_keys_of_its_own() -> None:
 
 
 async def test_help_explains_the_marks_of_the_map() -> None:
-    """Finding newcomer polish 15."""
     app = Recorded().app("gpus")
     async with app.run_test(size=(120, 100)) as pilot:
         await until(pilot, lambda: bool(app.view.grid.lines))
@@ -75,7 +74,7 @@ async def test_help_explains_the_marks_of_the_map() -> None:
 
 @pytest.mark.parametrize("view", [view.name for view in VIEWS])
 async def test_help_has_none_of_textuals_words(view: str) -> None:
-    """Finding newcomer polish 15: `Page Left`, `Focus Next`, `Super-C` stood between ours."""
+    """`Page Left`, `Focus Next`, `Super-C` stood between ours."""
     app = Recorded().app("gpus") if view == "gpus" else StubFeed(**VALUES).app(view)
     async with app.run_test(size=(120, 60)) as pilot:
         await pilot.pause()

@@ -269,7 +269,6 @@ def test_a_job_that_failed_and_ran_again_well_has_not_failed() -> None:
 
 
 def test_a_job_that_i_cancelled_has_not_failed() -> None:
-    """Finding newcomer N5."""
 
     def cancelled(job_id: str, by: str | None) -> JobInfo:
         run = failed(job_id, NOW)

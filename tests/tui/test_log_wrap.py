@@ -12,7 +12,6 @@ LONG = "CANCELLED AT 2026-11-23 " + "x" * 200 + " DUE TO TIME LIMIT"
 
 
 async def test_long_lines_are_wrapped_and_cut_again(tmp_path: Path) -> None:
-    """Finding newcomer polish 17."""
     path = tmp_path / "out"
     path.write_text(f"first\n{LONG}\nlast\n")
     app = scene(path).app()
@@ -29,7 +28,6 @@ async def test_long_lines_are_wrapped_and_cut_again(tmp_path: Path) -> None:
 
 
 async def test_pages_of_wrapped_lines_leave_no_line_out(tmp_path: Path) -> None:
-    """Finding newcomer polish 17."""
     path = tmp_path / "out"
     path.write_text("".join(f"<{number}> {LONG}\n" for number in range(100)))
     app = scene(path).app()
@@ -53,7 +51,6 @@ async def test_pages_of_wrapped_lines_leave_no_line_out(tmp_path: Path) -> None:
 
 
 def test_a_page_is_cut_to_the_lines_that_fit() -> None:
-    """Finding newcomer polish 17."""
     page = LogPage((PageLine(0, b"a"), PageLine(2, b"bb"), PageLine(5, b"ccc")), 9, 9)
     assert first_lines(page, 3, len) == LogPage(page.lines[:2], 5, 9)
     assert last_lines(page, 5, len) == LogPage(page.lines[1:], 9, 9)

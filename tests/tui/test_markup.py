@@ -14,7 +14,6 @@ SOURCES = sorted(Path(slurmkit_tui.__file__).parent.rglob("*.py"))
 
 @pytest.mark.parametrize("typed", ["cpus>[/", "[/", "x[bold]y", "/[/"])
 async def test_a_filter_with_brackets_is_only_text(typed: str) -> None:
-    """Finding security L3."""
     app = Scene([job("11", UserName="alice")]).app()
     async with running(app) as pilot:
         await pilot.press("slash", *typed)
@@ -24,7 +23,7 @@ async def test_a_filter_with_brackets_is_only_text(typed: str) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
 def test_no_text_widget_reads_markup(source: Path) -> None:
-    """Finding security L3: Static and Label read markup unless they are told not to."""
+    """Static and Label read markup unless they are told not to."""
     for call in ast.walk(ast.parse(source.read_text("utf-8"))):
         name = getattr(getattr(call, "func", None), "id", "")
         if isinstance(call, ast.Call) and name in ("Static", "Label"):

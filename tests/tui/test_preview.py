@@ -29,7 +29,6 @@ def shown(app: SlurmkitApp) -> bool:
 
 
 async def test_it_shows_facts_gpus_and_the_end_of_the_log() -> None:
-    """Finding pictures 1, with the recording that comes with slurmkit."""
     app = sample_app("mine")
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, " Job 667 ", "partition gpu, QOS normal, priority 6286")

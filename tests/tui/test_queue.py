@@ -61,7 +61,7 @@ async def test_rows_and_their_numbers_with_source_and_age() -> None:
 
 
 async def test_pending_tasks_are_counted_as_in_my_jobs() -> None:
-    """Finding B4: a row may be 1,000 tasks, and REQUEUE_HOLD waits too."""
+    """A row may be 1,000 tasks, and REQUEUE_HOLD waits too."""
     mine = [
         waiting("12_[1-1000]", UserName="alice"),
         waiting("13", UserName="alice", State="REQUEUE_HOLD"),

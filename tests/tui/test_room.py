@@ -24,7 +24,7 @@ ANSWER = "job 11 waits because " + "of many other jobs and " * 10 + "that is the
 
 @pytest.mark.parametrize("first", ["queue", "nodes"])
 async def test_the_legend_names_all_holders_where_lines_are_free(first: str) -> None:
-    """Finding newcomer A12: it was laid out before the view had a size."""
+    """It was laid out before the view had a size."""
     app = Recorded().app(first)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session.site is not None)
@@ -48,7 +48,6 @@ async def test_the_legend_stands_beside_the_map_on_a_wide_screen() -> None:
 
 
 async def test_on_a_wide_screen_each_gpu_has_its_holder_job_or_use() -> None:
-    """Finding pictures 1."""
     app = sample_app("gpus")
 
     def of_c2() -> list[str]:
@@ -85,7 +84,6 @@ def test_names_that_would_look_alike_keep_their_letters() -> None:
 
 
 async def test_the_legend_is_laid_out_again_on_another_screen() -> None:
-    """Finding newcomer A12."""
     app = Recorded().app("gpus")
     async with app.run_test(size=(120, 24)) as pilot:
         await until(pilot, lambda: app.view._map is not None)
@@ -103,7 +101,6 @@ async def test_the_legend_is_laid_out_again_on_another_screen() -> None:
 def test_a_legend_holds_what_fits_and_counts_the_rest(
     sizes: list[int], width: int, most: int
 ) -> None:
-    """Finding newcomer A12."""
     names = [f"{'x' * (size - 1)}." for size in sizes]
     lines = [line.plain for line in pack_entries([Content(f"{n}   ") for n in names], width, most)]
     shown = sum(line.count(".") for line in lines)
@@ -116,7 +113,6 @@ def test_a_legend_holds_what_fits_and_counts_the_rest(
 
 
 def test_the_rest_of_a_long_value_stands_below_its_begin() -> None:
-    """Finding newcomer A14."""
     lines = two_columns([("Reason", "word " * 20), ("", "one more")])
     shown = [line.plain.rstrip() for line in wrap_lines(lines, 40)]
     assert shown[0].startswith("Reason  word")
@@ -127,13 +123,11 @@ def test_the_rest_of_a_long_value_stands_below_its_begin() -> None:
 
 @given(st.text(alphabet="ab 数", max_size=120), st.integers(0, 30), st.integers(4, 60))
 def test_a_wrapped_text_keeps_its_words(words: str, indent: int, width: int) -> None:
-    """Finding newcomer A14."""
     shown = wrap_lines([TextLine(Content(words), indent)], width)
     assert "".join("".join(line.plain.split()) for line in shown) == "".join(words.split())
 
 
 async def test_the_answer_of_why_has_the_whole_width_and_reasons_are_indented() -> None:
-    """Finding newcomer A14."""
     app = Scene([job("11", UserName="alice")]).app()
     live = app.session.feed.fetch
     reasons = ("a reason of many words " * 9 + "END",)
@@ -159,7 +153,6 @@ async def test_the_answer_of_why_has_the_whole_width_and_reasons_are_indented() 
 
 
 async def test_a_dialog_indents_the_rest_of_a_long_value() -> None:
-    """Finding newcomer A14."""
     app = Scene([job("11", UserName="alice")]).app()
     async with running(app, size=(60, 24)) as pilot:
         rows = [("Reason", "word " * 30 + "END")]
@@ -173,7 +166,6 @@ async def test_a_dialog_indents_the_rest_of_a_long_value() -> None:
 
 
 async def test_a_wide_screen_shows_long_texts_in_full() -> None:
-    """Finding newcomer polish 18."""
     nodes = "c[1-9,11-19,21-29,31-39,41-49]x"
     app = Scene([job("11", UserName="alice", NodeList=nodes)]).app()
     async with running(app, size=(200, 30)) as pilot:
@@ -184,7 +176,6 @@ async def test_a_wide_screen_shows_long_texts_in_full() -> None:
 
 
 async def test_columns_stay_apart_and_within_the_screen() -> None:
-    """Finding newcomer polish 18."""
     app = Scene([job("11", UserName="alice", NodeList="n" * 400)]).app()
     async with running(app, size=(200, 30)):
         assert table(app).max_scroll_x == 0
@@ -193,7 +184,6 @@ async def test_columns_stay_apart_and_within_the_screen() -> None:
 
 
 async def test_the_line_below_is_shortened_by_whole_parts() -> None:
-    """Finding newcomer polish 18."""
     app = Scene([job("11", UserName="alice")]).app(read_only=True)
     async with running(app, size=(140, 24)) as pilot:
         shown = []

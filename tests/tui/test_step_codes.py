@@ -12,7 +12,7 @@ from slurmkit.testing import FakeSlurm, sacct_text
 
 
 def test_the_steps_of_one_job_have_whole_codes() -> None:
-    """Finding newcomer N14: the tab showed `1 or 129`."""
+    """The tab showed `1 or 129`."""
     code = {"status": ["ERROR"], "return_code": {"number": 129}}
     known = {"job_id": 7, "exit_code": code, "steps": [{"step": {"id": "7.0"}, "exit_code": code}]}
 

@@ -165,7 +165,7 @@ async def test_the_job_on_the_screen_is_submitted_again() -> None:
 
 @pytest.mark.parametrize("key", ["n", "A"])
 async def test_the_keys_of_the_form_work_over_a_jobs_screen(key: str) -> None:
-    """Finding newcomer N1: Tab was dead, and what was typed for a field went into the command."""
+    """Tab was dead, and what was typed for a field went into the command."""
     scene = FormScene()
     scene.batch, scene.runs = OURS, [run(State="RUNNING")]
     scene.jobs = [job("9", UserName="alice")]

@@ -132,7 +132,6 @@ async def test_files_fill_the_form_and_are_written(tmp_path: Path) -> None:
 
 
 async def test_a_saved_job_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
-    """Finding security L2."""
     path = tmp_path / "job.toml"
     async with form(FormScene(), size=(200, 40)) as pilot:
         await typed(pilot, what="hostname", more="--env HF_TOKEN=hf_aaabbbccc --env MODE=fast")
@@ -149,7 +148,6 @@ async def test_a_saved_job_file_is_private_and_holds_no_secret(tmp_path: Path) -
 
 
 async def test_an_empty_form_says_once_what_is_missing() -> None:
-    """Finding newcomer A16."""
     async with form(FormScene()) as pilot:
         await looked_at(pilot)
         assert text(pilot.app).count("enter what the job runs") == 1
@@ -165,7 +163,6 @@ async def test_an_empty_form_says_once_what_is_missing() -> None:
 
 @pytest.mark.parametrize("keys", [["ctrl+n", "down", "enter"], ["ctrl+n", "r"]])
 async def test_a_form_begun_anew_is_typed_into_from_its_first_field(keys: list[str]) -> None:
-    """Finding newcomer A16."""
     async with form(FormScene()) as pilot:
         app = pilot.app
         assert "Anew" in text(app).splitlines()[-1]

@@ -12,7 +12,6 @@ from slurmkit_tui.views.nodes import NodesView
 
 
 async def test_a_click_on_a_view_in_the_first_line_opens_it() -> None:
-    """Finding newcomer A15."""
     app = Scene([job("11", UserName="alice")]).app()
     async with running(app) as pilot:
         column = text(app).splitlines()[0].index("4 Nodes")
@@ -21,7 +20,6 @@ async def test_a_click_on_a_view_in_the_first_line_opens_it() -> None:
 
 
 async def test_a_click_on_a_tab_of_a_job_opens_it(tmp_path: Path) -> None:
-    """Finding newcomer A15."""
     app = scene(tmp_path / "none").app()
     async with running(app) as pilot:
         await pilot.press("enter")
@@ -34,7 +32,6 @@ async def test_a_click_on_a_tab_of_a_job_opens_it(tmp_path: Path) -> None:
 
 
 async def test_a_digit_goes_from_a_job_to_a_view(tmp_path: Path) -> None:
-    """Finding newcomer A15."""
     app = scene(tmp_path / "none").app()
     async with running(app) as pilot:
         await pilot.press("enter")

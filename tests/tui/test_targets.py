@@ -47,7 +47,6 @@ def with_an_ended_job() -> SlurmkitApp:
     ],
 )
 async def test_on_a_jobs_screen_a_key_acts_on_that_job(key: str, shown: str) -> None:
-    """Finding newcomer B1."""
     app = two_jobs().app()
     async with running(app) as pilot:
         await pilot.press("j", "enter")
@@ -63,7 +62,6 @@ async def test_on_a_jobs_screen_a_key_acts_on_that_job(key: str, shown: str) -> 
     [("K", "USR1", "scancel --signal=USR1 12"), ("L", "5", "JobId=12 TimeLimit=5")],
 )
 async def test_on_a_jobs_screen_a_value_is_for_that_job(key: str, value: str, shown: str) -> None:
-    """Finding newcomer B1."""
     app = two_jobs().app()
     async with running(app) as pilot:
         await pilot.press("j", "enter")
@@ -78,7 +76,6 @@ async def test_on_a_jobs_screen_a_value_is_for_that_job(key: str, value: str, sh
 
 
 async def test_the_palette_of_a_jobs_screen_acts_on_that_job() -> None:
-    """Finding newcomer B1."""
     app = two_jobs().app()
     async with running(app) as pilot:
         await pilot.press("j", "enter")
@@ -92,7 +89,6 @@ async def test_the_palette_of_a_jobs_screen_acts_on_that_job() -> None:
 
 
 async def test_a_new_jobs_screen_cancels_the_new_job() -> None:
-    """Finding newcomer B1."""
     scene = FormScene()
     scene.jobs.append(job("3", UserName="alice"))
     async with form(scene) as pilot:
@@ -108,7 +104,6 @@ async def test_a_new_jobs_screen_cancels_the_new_job() -> None:
 
 
 async def test_a_screen_whose_job_is_not_read_yet_says_so() -> None:
-    """Finding newcomer B1."""
     app = two_jobs().app()
     async with running(app) as pilot:
         app.session.feed.fetch = lambda _ask: pytest.fail("nothing is asked here")
@@ -122,7 +117,6 @@ async def test_a_screen_whose_job_is_not_read_yet_says_so() -> None:
 
 
 async def test_a_job_that_ended_on_its_screen_is_not_replaced_by_another() -> None:
-    """Finding newcomer B1."""
     cluster = two_jobs()
     app = cluster.app()
     async with running(app) as pilot:
@@ -142,7 +136,6 @@ async def test_a_job_that_ended_on_its_screen_is_not_replaced_by_another() -> No
 
 
 async def test_a_task_of_a_pending_array_is_cancelled_alone_on_its_screen() -> None:
-    """Finding newcomer B1."""
     app = Scene([waiting("12_[4-9%2]", UserName="alice")]).app()
     async with running(app) as pilot:
         await pilot.press("enter", "c")
@@ -150,7 +143,7 @@ async def test_a_task_of_a_pending_array_is_cancelled_alone_on_its_screen() -> N
 
 
 async def test_a_node_is_not_drained_from_a_jobs_screen() -> None:
-    """Finding newcomer B1: `d` on a job opened from the map drained the node below."""
+    """`d` on a job opened from the map drained the node below."""
     app = two_jobs().app()
     async with running(app) as pilot:
         await app.push_screen(JobScreen("12", [("Name", "x")]))
@@ -161,7 +154,6 @@ async def test_a_node_is_not_drained_from_a_jobs_screen() -> None:
 
 @pytest.mark.parametrize("key", ["c", "h", "K", "L", "S", "R"])
 async def test_an_action_on_an_ended_job_of_the_list_says_that_it_has_ended(key: str) -> None:
-    """Finding newcomer A11."""
     app = with_an_ended_job()
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.view.table.count > 0)
@@ -171,7 +163,6 @@ async def test_an_action_on_an_ended_job_of_the_list_says_that_it_has_ended(key:
 
 
 async def test_the_actions_of_an_ended_job_are_listed_with_the_reason() -> None:
-    """Finding newcomer A11."""
     app = with_an_ended_job()
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.view.table.count > 0)
@@ -181,7 +172,6 @@ async def test_the_actions_of_an_ended_job_are_listed_with_the_reason() -> None:
 
 
 async def test_actions_where_nothing_can_be_changed_say_so() -> None:
-    """Finding newcomer A11."""
     app = StubFeed(**VALUES).app("fairshare")
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.view.table.count > 0)
@@ -190,7 +180,7 @@ async def test_actions_where_nothing_can_be_changed_say_so() -> None:
 
 
 def test_a_whole_array_takes_the_actions_of_each_of_its_states() -> None:
-    """Finding newcomer B1: an array sent from the form is one job on its screen."""
+    """An array sent from the form is one job on its screen."""
     rows = Cluster(Scene([job("9_1"), waiting("9_2")]).slurm).queue().rows
     parts = {row.job_id: info_from_row(row) for row in rows}
     whole = summarize_parts("9", parts)
@@ -201,7 +191,6 @@ def test_a_whole_array_takes_the_actions_of_each_of_its_states() -> None:
 
 @pytest.mark.parametrize("options", [{"read_only": True}, {}])
 async def test_what_is_always_refused_is_not_offered(options: dict[str, bool]) -> None:
-    """Finding newcomer polish 16."""
     app = two_jobs().app(**options)
     async with running(app) as pilot:
         offered = [each.title.partition("  ")[0] for each in app.get_system_commands(app.screen)]

@@ -662,7 +662,7 @@ def test_every_length_of_time_has_whole_stretches() -> None:
 
 
 def test_over_ssh_the_ledger_of_this_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding newcomer N9: `U` showed the laptop's own job of that number."""
+    """`U` showed the laptop's own job of that number."""
     monkeypatch.setattr(composed, "_current_use", lambda _: ((), USE))
     monkeypatch.setattr(composed, "_cluster_name", lambda _: "lab")
     set_default_cluster("lab")

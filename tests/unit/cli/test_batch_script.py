@@ -59,7 +59,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 @pytest.mark.parametrize("mode", [0o644, 0o755])
 @pytest.mark.parametrize("word", ["job.sh", "./job.sh"])
 def test_a_batch_script_is_taken_with_its_options(planned: Any, word: str, mode: int) -> None:
-    """Finding newcomer A1."""
     write("job.sh", JOB, mode)
     made = planned("--time", "5", word)
     assert made["options"]["nodes"] == "2"
@@ -72,7 +71,6 @@ def test_a_batch_script_is_taken_with_its_options(planned: Any, word: str, mode:
 
 
 def test_submit_sends_the_script(border: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer A1."""
     write("job.sh", JOB)
     assert run_to_exit_code(cli, ["submit", "job.sh"]) == 0
     assert "note: job.sh is submitted as a batch script" in capsys.readouterr().err
@@ -80,7 +78,7 @@ def test_submit_sends_the_script(border: FakeSlurm, capsys: pytest.CaptureFixtur
 
 
 def test_words_after_the_script_are_its_arguments(planned: Any) -> None:
-    """Finding newcomer A1: sbatch's rule, the rest of the words belong to the script."""
+    """sbatch's rule, the rest of the words belong to the script."""
     write("job.sh", JOB)
     made = planned("job.sh", "--lr", "1 2")
     assert made["options"]["nodes"] == "2"
@@ -95,7 +93,7 @@ def test_only_a_shell_script_gets_arguments(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_after_two_dashes_a_script_is_a_program(planned: Any) -> None:
-    """Finding newcomer A1: `-- program args` stays the way to start a program."""
+    """`-- program args` stays the way to start a program."""
     write("run.sh", PLAIN, 0o755)
     made = planned("--time", "1", "--", "./run.sh", "a")
     assert made["script"].endswith("-- ./run.sh a\n")
@@ -105,7 +103,7 @@ def test_after_two_dashes_a_script_is_a_program(planned: Any) -> None:
 def test_a_binary_and_a_program_on_the_path_stay_commands(
     planned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer A1: an executable without `#!`, and a program that is a script."""
+    """An executable without `#!`, and a program that is a script."""
     write("binary", "\x7fELF", 0o755)
     assert planned("--time", "1", "./binary")["script"].endswith("-- ./binary\n")
     write("bin/tool", "#!/bin/sh\necho\n", 0o755)
@@ -121,7 +119,6 @@ def test_a_binary_and_a_program_on_the_path_stay_commands(
 def test_a_script_on_standard_input(
     planned: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Finding newcomer A1."""
     pipe(monkeypatch, JOB.replace("#SBATCH --job-name=two\n", ""))
     made = planned("--time", "5", *words)
     assert made["options"].items() >= {"nodes": "2", "time": "5", "job-name": "sbatch"}.items()

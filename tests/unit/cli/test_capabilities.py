@@ -149,7 +149,6 @@ def test_reservations_on_a_terminal_have_their_whole_times(
     monkeypatch: pytest.MonkeyPatch,
     columns: int,
 ) -> None:
-    """Finding newcomer A10."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")

@@ -44,7 +44,7 @@ def test_bash_is_given_what_is_missing_of_a_word_that_it_splits(
     line: str, words: str, asked: str, replies: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Finding newcomer N12: bash splits at `=` and `:`, and nothing, or files, were offered."""
+    """Bash splits at `=` and `:`, and nothing, or files, were offered."""
     assert run_to_exit_code(cli, ["completion", "bash"]) == 0
     script = capsys.readouterr().out
     stub = tmp_path / "slurmkit"
@@ -161,7 +161,6 @@ def test_sweeps_are_offered_the_newest_first(
 
 
 def test_dimensions_of_a_report_are_offered() -> None:
-    """Finding newcomer A17."""
     assert tab("slurmkit report usage --by gpu") == ["gpu-type"]
     assert tab("slurmkit report wait --by user,pa") == ["user,partition"]
     assert tab("slurmkit gpus --by a") == ["account"]
@@ -170,7 +169,6 @@ def test_dimensions_of_a_report_are_offered() -> None:
 def test_ids_of_sweeps_and_notebooks_are_offered_where_a_job_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Finding newcomer A17."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "slurmkit/arrays/lab").mkdir(parents=True)
     (tmp_path / "slurmkit/arrays/lab/9.json").touch()
@@ -187,7 +185,7 @@ def test_nothing_is_offered_where_nothing_is_kept() -> None:
 
 
 def test_files_are_offered_for_a_batch_script() -> None:
-    """Finding newcomer A1: the shell completes what click calls a file."""
+    """The shell completes what click calls a file."""
     for line in ("slurmkit submit --time 5 jo", "slurmkit plan jo"):
         assert tab(line) == ["jo"]
     assert "--time" in tab("slurmkit submit --ti")

@@ -56,7 +56,6 @@ def run_without(missing: tuple[str, ...], lines: list[list[str]]) -> tuple[list[
 
 
 def test_each_command_without_its_extra_is_one_line_and_exit_1() -> None:
-    """Finding newcomer B2."""
     codes, said = run_without(EXTRAS["accounting"], OF_ACCOUNTING)
     assert codes == ["1"] * len(OF_ACCOUNTING)
     assert len(said) == len(OF_ACCOUNTING)
@@ -80,7 +79,6 @@ def test_each_command_without_its_extra_is_one_line_and_exit_1() -> None:
 def test_the_missing_module_and_its_extra_are_named(
     module: str, line: list[str], extra: str
 ) -> None:
-    """Finding newcomer B2."""
     codes, said = run_without((module,), [line])
     assert codes == ["1"]
     assert f" needs {module}, which is not installed; run: pip install '" in said[0]
@@ -118,13 +116,13 @@ def test_extras_are_those_of_the_distribution() -> None:
 def test_the_command_installs_from_where_slurmkit_came(
     noted: dict[str, object] | None, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer B3a: nothing is on a package index unless slurmkit came from there."""
+    """Nothing is on a package index unless slurmkit came from there."""
     note_origin(noted, monkeypatch)
     assert install_command("ssh") == f"pip install '{source}'"
 
 
 def test_no_hint_names_an_install_of_its_own() -> None:
-    """Finding newcomer B3a: every hint is made by `slurmkit.config.extras`, of pieces."""
+    """Every hint is made by `slurmkit.config.extras`, of pieces."""
     root = Path(__file__).parents[3]
     packages = ("slurmkit", "accounting", "containers", "plugins", "tui")
     found = {
@@ -138,7 +136,6 @@ def test_no_hint_names_an_install_of_its_own() -> None:
 
 
 def test_the_command_names_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Finding newcomer B3a."""
     checkout = tmp_path / "a checkout"
     checkout.mkdir()
     note_origin({"url": checkout.as_uri(), "dir_info": {}}, monkeypatch)

@@ -290,7 +290,6 @@ def test_the_status_of_an_outcome() -> None:
 
 
 def test_the_ledger_of_this_machine_is_not_asked_about_jobs_over_ssh(run: Run) -> None:
-    """Finding newcomer N9."""
     code, out, err = run("--cluster", "lab", "job", "86", "--gpus")
     assert (code, out) == (2, "")
     assert "slurmkit job --gpus does not work over SSH; run it on the login node of lab" in err

@@ -124,7 +124,6 @@ def test_a_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_command_is_under_one_heading(capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer A23."""
     assert sorted(name for names in COMMAND_HEADINGS.values() for name in names) == sorted(COMMANDS)
     assert run("--help") == 0
     shown = capsys.readouterr().out
@@ -139,7 +138,7 @@ def test_every_command_is_under_one_heading(capsys: pytest.CaptureFixture[str]) 
 def test_the_options_of_a_job_are_under_headings(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finding newcomer A23: every option once, and only the command's own under its own heading."""
+    """Every option once, and only the command's own under its own heading."""
     own = {"plan": 3, "submit": 8, "shell": 1, "jupyter": 4, "code-server": 4}[words[0]]
     assert run(*words, "--help") == 0
     _, *headed = capsys.readouterr().out.partition("\nGPUs:\n")
@@ -158,7 +157,6 @@ def groups(words: list[str], command: click.Command) -> Iterator[list[str]]:
 
 
 def test_every_group_has_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer A23."""
     for name, entry in COMMANDS.items():
         for words in groups([name], entry.load()):
             assert run(*words, "--help") == 0
@@ -166,7 +164,6 @@ def test_every_group_has_help_with_examples(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_version_has_two_spellings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer A23."""
     for option in ("-V", "--version"):
         assert run(option) == 0
         assert capsys.readouterr().out == f"slurmkit, version {__version__}\n"
@@ -175,7 +172,6 @@ def test_the_version_has_two_spellings(capsys: pytest.CaptureFixture[str]) -> No
 def test_an_unknown_option_suggests_those_that_begin_with_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding newcomer polish 3."""
     assert run("plan", "--gpu", "a100:2", "--", "x") == 2
     shown = capsys.readouterr().err
     near = "--gpus-per-node, --gpus-per-task, --gpus, --gpus-per-socket, --gpu-bind"
@@ -196,7 +192,6 @@ def test_an_unknown_option_of_sbatch_is_passed_on_with_option(
 def test_a_command_without_slurm_names_the_configured_clusters(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finding newcomer polish 2."""
     config = tmp_path / "config.toml"
     config.write_text("[clusters.lab]\n[clusters.next]\n", "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
@@ -221,7 +216,7 @@ def queue_with(redirection: str, tmp_path: Path) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_not_matter(redirection: str, tmp_path: Path) -> None:
-    """Finding newcomer polish 1: cron may close them."""
+    """Cron may close them."""
     done = queue_with(redirection, tmp_path)
     assert done.returncode == 0
     assert not done.stdout
@@ -229,7 +224,6 @@ def test_closed_streams_do_not_matter(redirection: str, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line_and_exit_1(tmp_path: Path) -> None:
-    """Finding newcomer polish 1."""
     done = queue_with(">/dev/full", tmp_path)
     assert done.returncode == 1
     assert done.stderr.endswith(": No space left on device\n")

@@ -51,7 +51,7 @@ def test_plan_and_submit_refuse_the_same_configuration(
     command: str, section: str, says: str, tmp_path: Path, border: FakeSlurm,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Finding newcomer-2, polish: plan took a key of `[submit]` that submit refused."""
+    """Plan took a key of `[submit]` that submit refused."""
     (tmp_path / "slurmkit").mkdir()
     (tmp_path / "slurmkit" / "config.toml").write_text(f"[submit]\n{section}\n", "utf-8")
     assert run(command, "--time", "1", "--", "hostname") == 2
@@ -280,7 +280,7 @@ def test_a_variable_without_a_value_has_ones_own(
 def test_a_secret_that_was_typed_is_noted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer polish 20: it is in the shell's history."""
+    """It is in the shell's history."""
     said = "the value of HF_TOKEN is now in your shell's history"
     assert run("plan", "--env", "HF_TOKEN=abcdef", "--env", "A=b", "--time", "1", "--", "x") == 0
     shown = capsys.readouterr()

@@ -73,7 +73,6 @@ def test_a_table_and_its_source(queue: Queue, capsys: pytest.CaptureFixture[str]
 def test_a_narrow_terminal_shows_the_names_and_the_reasons(
     queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer A10."""
     held = {**WAITING, "Reason": "QOSMaxGRESPerUser"}
     queue.jobs = [job("7", Name="llama-pretrain"), job("8", **held, Name="important")]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -87,7 +86,6 @@ def test_a_narrow_terminal_shows_the_names_and_the_reasons(
 
 
 def test_help_says_in_which_order_the_jobs_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer polish 19."""
     assert run("--help") == 0
     assert "order is squeue's: by partition" in " ".join(capsys.readouterr().out.split())
 

@@ -181,7 +181,6 @@ def test_on_a_terminal_it_draws_in_place_and_ctrl_c_ends_it(
 def test_on_a_terminal_q_leaves_and_other_keys_do_not(
     on_terminal: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
-    """Finding newcomer polish 5."""
     terminal, process = on_terminal
     read_until(terminal, "every 10 s")
     os.write(terminal, b"x\x1b[Aq")
@@ -196,7 +195,6 @@ def test_gpus_and_jobs_can_be_watched(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding newcomer polish 5."""
     lab = FakeJobs()
     lab.runs_now("7")
     monkeypatch.setattr("slurmkit.cli.jobs.Cluster", lab.cluster)

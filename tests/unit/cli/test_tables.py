@@ -118,7 +118,6 @@ def fitted(monkeypatch: pytest.MonkeyPatch, columns: int, fit: tables.Fit) -> li
 def test_the_least_useful_column_goes_first_and_the_point_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding newcomer A10."""
     fit = tables.Fit(whole=("ID", "WHY"), least=("GPUS", "NAME"))
     name = WIDE_ROWS[0][1]
     assert (
@@ -137,7 +136,6 @@ def test_the_least_useful_column_goes_first_and_the_point_stays(
 def test_the_point_of_a_table_is_wrapped_when_nothing_is_left_to_leave_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding newcomer A10."""
     fit = tables.Fit(whole=("ID", "WHY"), least=("GPUS", "NAME"))
     assert fitted(monkeypatch, 24, fit) == [
         "ID  WHY              …",
@@ -149,7 +147,6 @@ def test_the_point_of_a_table_is_wrapped_when_nothing_is_left_to_leave_out(
 def test_texts_are_wrapped_at_blanks_and_commas_before_columns_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding newcomer A10."""
     wrapped = tables.Fit(wrapped=("NAME", "WHY"), least=("GPUS",))
     assert fitted(monkeypatch, 45, wrapped) == [
         "ID  NAME          WHY               HOURS  …",

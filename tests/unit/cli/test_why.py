@@ -248,7 +248,7 @@ def test_the_python_of_the_guide_works_for_a_job_in_any_state(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding newcomer polish 12: it broke on a job that does not wait."""
+    """It broke on a job that does not wait."""
     monkeypatch.setattr(module, "explain", lambda *_, **__: explained)
     guide = (Path(__file__).parents[3] / "docs/why.md").read_text("utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
@@ -337,7 +337,7 @@ def answered(
 def test_a_job_that_slurm_does_not_plan_has_no_start(
     monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Finding submission 14: slurmctld still has a start time, and nodes."""
+    """slurmctld still has a start time, and nodes."""
     job = lab.row("5", reason=reason, started=NOW + 1440)
     told = answered(monkeypatch, job, asked=lab.asked(planned_nodes="c7"))
     assert told.waiting is not None
@@ -351,7 +351,7 @@ def test_a_job_that_slurm_does_not_plan_has_no_start(
 def test_a_begin_time_is_named_and_is_not_now(
     monkeypatch: pytest.MonkeyPatch, seconds: int, says: str
 ) -> None:
-    """Finding newcomer A18: `it may not start before its begin time; it may start now`."""
+    """`it may not start before its begin time; it may start now`."""
     job = lab.row("5", reason="BeginTime", started=NOW + seconds, eligible=NOW + seconds)
     told = answered(monkeypatch, job)
     assert says in told.answer
@@ -368,7 +368,7 @@ def test_a_begin_time_is_named_and_is_not_now(
 def test_only_the_first_is_next(
     monkeypatch: pytest.MonkeyPatch, others: tuple[QueueRow, ...], is_next: bool
 ) -> None:
-    """Finding newcomer A18: `it is next …; place 10 of 24`."""
+    """`it is next …; place 10 of 24`."""
     told = answered(monkeypatch, lab.row("5"), *others)
     assert told.answer.startswith(
         f"job 5 waits: {'it is next, but ' if is_next else ''}the resources it asks for are not"
@@ -376,7 +376,7 @@ def test_only_the_first_is_next(
 
 
 def test_what_passes_by_itself_needs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding newcomer, English: `nobody: it passes by itself; wait`."""
+    """`nobody: it passes by itself; wait`."""
     lines = dict(explanation_lines(answered(monkeypatch, lab.row("5"))))
     assert lines["Who can act"] == "nobody needs to: it passes by itself"
 

@@ -26,7 +26,6 @@ def sent(known: FakeSlurm) -> list[list[str]]:
 
 
 def test_a_job_is_planned_and_sent(known: FakeSlurm) -> None:
-    """Finding submission, Python API."""
     spec = JobSpec(command=("hostname",), partition="cpu", time="5")
     job = Cluster(known).run(spec)
     assert job.id == "7"
@@ -34,7 +33,6 @@ def test_a_job_is_planned_and_sent(known: FakeSlurm) -> None:
 
 
 def test_a_plan_with_errors_is_not_sent_and_names_them(known: FakeSlurm) -> None:
-    """Finding submission, Python API."""
     with pytest.raises(PlanRefused, match="no partition 'short'") as caught:
         Cluster(known).run(TOO_LONG)
     assert isinstance(caught.value, BadInput)

@@ -156,7 +156,6 @@ def test_what_a_job_left_goes_once_it_is_over(sent: Sent) -> None:
 
 
 def test_a_job_in_a_hidden_partition_keeps_them(sent: Sent) -> None:
-    """Finding security H5."""
     sent.submit()
     sent.jobs.hidden.add("7")
     remove_secrets(sent.cluster)
@@ -164,7 +163,6 @@ def test_a_job_in_a_hidden_partition_keeps_them(sent: Sent) -> None:
 
 
 def test_a_job_that_a_list_lacks_is_asked_for_by_its_id(sent: Sent) -> None:
-    """Finding security H5."""
     sent.submit()
     complete = sent.jobs.slurm._answers["squeue"]
 

@@ -222,7 +222,7 @@ def test_slurmdbd_knows_the_whole_when_slurmctld_has_forgotten_it(
 def test_another_users_array_is_no_part_of_the_whole(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security M2: mallory writes alice's token, which squeue shows, in a comment."""
+    """Mallory writes alice's token, which squeue shows, in a comment."""
     tags = {
         ("alice", "10"): ArrayTag(TOKEN, 0, 25),
         ("alice", "20"): ArrayTag(TOKEN, 10, 25, "10"),
@@ -256,7 +256,6 @@ def test_another_users_array_is_no_part_of_the_whole(
 
 
 def test_another_users_tag_is_dropped() -> None:
-    """Finding security M2."""
     first = ArrayTag(TOKEN, 0, 25).comment_text()
     later = ArrayTag(TOKEN, 10, 25, "10").comment_text()
     rows = [

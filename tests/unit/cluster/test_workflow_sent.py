@@ -436,7 +436,6 @@ def test_a_workflow_without_its_record_is_found_by_the_tags(
 def test_a_workflow_that_has_ended_is_not_cancelled(
     lab: FlowLab, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finding newcomer A21."""
     sent = lab.submit_workflow(plan_workflow(flow(**DIAMOND), lab))
     for job_id in lab.sent:
         lab.end(job_id)
@@ -446,7 +445,6 @@ def test_a_workflow_that_has_ended_is_not_cancelled(
 
 
 def test_a_workflow_of_which_some_jobs_have_ended_is_cancelled(lab: FlowLab) -> None:
-    """Finding newcomer A21."""
     sent = lab.submit_workflow(plan_workflow(flow(**DIAMOND), lab))
     lab.end("101")
     assert not sent.cancel()

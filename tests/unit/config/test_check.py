@@ -70,7 +70,6 @@ def test_show_as_a_table(named: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_show_takes_sections(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Finding newcomer A10."""
     assert run("show", "ledger.service", "poll") == 0
     rows = capsys.readouterr().out.splitlines()[1:]
     assert {row.split()[0] for row in rows} == {"ledger.service", "poll"}
@@ -85,7 +84,6 @@ def test_show_takes_sections(named: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_show_wraps_meanings_on_a_terminal(
     named: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer A10."""
     assert run("show", "tui") == 0
     piped = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -177,7 +175,6 @@ def test_check_as_json(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_reads_the_files_that_are_named(
     named: Path, capsys: pytest.CaptureFixture[str], key: str, text: str, words: str
 ) -> None:
-    """Finding newcomer polish 7."""
     file = named.with_name(f"{key}.toml")
     file.write_text(text, "utf-8")
     named.write_text(f'[ledger]\n{key} = "{file}"\n', "utf-8")

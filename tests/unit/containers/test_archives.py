@@ -95,7 +95,7 @@ def test_an_opaque_folder_hides_all_that_it_held() -> None:
 
 @pytest.mark.parametrize("path", ["link", "a/link/b", "a/link"])
 def test_a_folder_in_the_place_of_a_link_hides_nothing_behind_the_link(path: str) -> None:
-    """Finding C1: whiteouts apply to the folder of their own layer, in whatever order they are."""
+    """Whiteouts apply to the folder of their own layer, in whatever order they are."""
     name = path.removesuffix("/b")
     below = tar(folder("target"), member("target/keep.txt", b"1"), folder("target/b"),
                 member("target/b/x", b"2"), link(name, "/target"))  # fmt: skip
@@ -164,7 +164,7 @@ def test_devices_are_left_out() -> None:
 
 
 def test_a_layer_that_ends_within_a_file_is_damaged() -> None:
-    """Finding security L8: it was shown as `the operating system: None`."""
+    """It was shown as `the operating system: None`."""
     layer, made = io.BytesIO(tar(member("etc/x", b"1" * 100_000))), LayerTree()
     made.add(tarfile.open(fileobj=layer))  # noqa: SIM115 - small
     layer.truncate(60_000)
@@ -419,7 +419,7 @@ _REAL = pytest.mark.skipif(
 
 @_REAL
 def test_no_file_of_an_image_has_roots_rights(tmp_path: Path) -> None:
-    """Finding security L7: set-user-ID bits were kept, and every file becomes root's."""
+    """set-user-ID bits were kept, and every file becomes root's."""
     program, (shared, _) = member("bin/su", b"x"), folder("tmp")
     program[0].mode, shared.mode = 0o6755, 0o1777
     files = tar(program, (shared, None))
@@ -443,7 +443,7 @@ def test_no_file_of_an_image_has_roots_rights(tmp_path: Path) -> None:
 def test_images_are_packed_by_what_is_fast(
     refused: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers D6: gzip took 28 times the CPU time of zstd."""
+    """Gzip took 28 times the CPU time of zstd."""
     real = shutil.which("mksquashfs")
     lacks = f'#!/bin/bash\n[[ " $* " != *" {refused} "* ]] || exit 1\nexec {real} "$@"\n'
     stand_in(monkeypatch, tmp_path / "bin", mksquashfs=lacks)
@@ -468,7 +468,7 @@ def test_images_are_packed_by_what_is_fast(
 def test_a_login_node_is_not_taken_whole(
     variables: dict[str, str], cpus: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers D6: an import took all processors of a login node."""
+    """An import took all processors of a login node."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cpus))
     for name in ("SLURM_JOB_ID", "ENROOT_MAX_PROCESSORS"):
         monkeypatch.delenv(name, raising=False)
@@ -486,7 +486,7 @@ def test_a_login_node_is_not_taken_whole(
 def test_what_unpacks_to_far_too_much_is_not_imported(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security L6: 597 KiB became 600 MiB beside the cache, without any limit."""
+    """597 KiB became 600 MiB beside the cache, without any limit."""
     monkeypatch.setattr(archives, "_ANY_RATIO", 1 << 20)
     bomb = tar(folder("etc"), member("etc/zero", bytes(8 << 20)))
     file = tmp_path / "x.tar"
@@ -526,7 +526,7 @@ def test_a_small_file_does_not_become_600_mib(tmp_path: Path) -> None:
 def test_a_disk_is_not_filled_by_what_unpacks_to_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security L6: the room that is free was never compared."""
+    """The room that is free was never compared."""
     (tmp_path / "x.tar").write_bytes(gzip.compress(tar(member("etc/zero", bytes(8 << 20)))))
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

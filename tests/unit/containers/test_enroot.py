@@ -206,7 +206,7 @@ def test_an_import_that_fails_ends_the_job_and_leaves_nothing(lab: Lab) -> None:
 
 
 def test_what_enroot_says_of_unpacking_is_shown_only_if_it_fails(lab: Lab) -> None:
-    """Finding containers, section 2: unsquashfs filled the job's log, once for each node."""
+    """Unsquashfs filled the job's log, once for each node."""
     program = lab.folder / "bin" / "enroot"
     told = ENROOT.replace("create) ", "create) echo created 8 files; [ -z ${BAD-} ] || exit 4; ")
     program.write_text(told, "utf-8")
@@ -240,7 +240,7 @@ def test_the_command_starts_in_its_folder(lab: Lab) -> None:
 
 
 def test_a_job_may_have_its_login_shell(lab: Lab) -> None:
-    """Finding containers D4: unless the job asks for a login shell, the image's PATH is kept."""
+    """Unless the job asks for a login shell, the image's PATH is kept."""
     show = shlex.join(["sh", "-c", "echo $ENROOT_LOGIN_SHELL"])
     made = script(wrapped(image="ubuntu:18.04"), *shlex.split(show))
     assert lab.run(made).stdout == b"n\n"
@@ -273,7 +273,7 @@ def test_variables_of_the_job_go_in_where_the_image_has_none(lab: Lab) -> None:
 def test_an_image_that_does_not_ask_for_gpus_gets_them(
     image: str, job: dict[str, str], program: bool, seen: str, lab: Lab
 ) -> None:
-    """Finding containers D14: enroot mounts the driver only if NVIDIA_VISIBLE_DEVICES is set."""
+    """enroot mounts the driver only if NVIDIA_VISIBLE_DEVICES is set."""
     etc = lab.folder / "data" / "train" / "etc"
     etc.mkdir(parents=True)
     (etc / "environment").write_text(f"{image}\n", "utf-8")

@@ -444,7 +444,7 @@ def test_an_image_that_is_not_imported_is_always_told() -> None:
 def test_a_password_that_is_a_command_is_told_for_its_registry_alone(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers D3: enroot's manual has `$(aws ecr …)`, and it blocked all registries."""
+    """enroot's manual has `$(aws ecr …)`, and it blocked all registries."""
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
     file = tmp_path / ".credentials"
     file.write_text("machine r.io login AWS password $(aws ecr get-login-password)\n", "utf-8")

@@ -233,7 +233,7 @@ def test_an_image_for_another_architecture_is_not_kept(
 def test_a_command_for_a_password_is_run_only_if_nobody_else_wrote_it(
     value: str, runs: bool, image: str, enroot: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finding containers D3: a command is allowed in a file that only its owner can write."""
+    """A command is allowed in a file that only its owner can write."""
     file = Path.home() / ".config" / "enroot" / ".credentials"
     file.parent.mkdir(parents=True)
     file.write_text(f"# mine\nmachine nvcr.io login $oauthtoken password {value}\n", "utf-8")

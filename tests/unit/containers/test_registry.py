@@ -347,7 +347,7 @@ def test_a_ca_that_curl_accepts_is_accepted(
     registry: tuple[str, type[Registry]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding containers D10: Python 3.13 and later refused a CA without keyUsage."""
+    """Python 3.13 and later refused a CA without keyUsage."""
     host, certificate = tls
     registry[1].manifests = {"/v2/x/manifests/latest": MANIFEST}
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
@@ -356,7 +356,7 @@ def test_a_ca_that_curl_accepts_is_accepted(
 
 
 def test_a_certificate_that_is_not_accepted_is_told(tls: tuple[str, Path]) -> None:
-    """Finding containers D10: a TLS failure was taken for "does not answer", without a word."""
+    """A TLS failure was taken for "does not answer", without a word."""
     said: list[str] = []
     image = Image.parse(f"{tls[0]}/x")
     assert ask_registry(image, "amd64", lambda words, *_: said.append(words)) is None
@@ -371,7 +371,7 @@ def test_without_enroot_the_reason_is_in_the_error(
     registry: tuple[str, type[Registry]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding containers D10: it said "does not give image … to anybody, or does not answer"."""
+    """It said "does not give image … to anybody, or does not answer"."""
     for host, why in (
         (tls[0], "is not accepted (self-signed certificate); if its CA is your site's own"),
         (registry[0], "does not speak https; for a registry without TLS set ENROOT_ALLOW_HTTP=y"),
@@ -391,7 +391,7 @@ def test_where_enroot_fails_a_public_image_is_fetched_without_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding containers D7: login nodes without user namespaces could import nothing."""
+    """Login nodes without user namespaces could import nothing."""
     host, made = registry
     serve(made, [tar(member("one", b"1"))])
     manifest = made.manifests["/v2/x/manifests/1"]
@@ -439,7 +439,7 @@ def test_what_enroot_does_not_say_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Finding containers D11: "[INFO] Authenticating with user" was all that one read."""
+    """ "[INFO] Authenticating with user" was all that one read."""
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # so that no registry answers
     stand_in(monkeypatch, tmp_path / "bin", enroot=_FAILS.format(said=said))
     assert run_to_exit_code(cli, ["image", "import", "r.example:5000/x:1"]) == 1

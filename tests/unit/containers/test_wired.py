@@ -134,7 +134,7 @@ def test_what_cannot_be_is_an_error_of_the_plan(
 
 
 def test_the_path_of_the_image_is_kept() -> None:
-    """Finding containers D4: /etc/profile of Debian images replaced PATH in a login shell."""
+    """/etc/profile of Debian images replaced PATH in a login shell."""
     text = script(JobSpec(command=("x",), container=Container(image="golang:1.25")))
     seen = "srun() { echo $ENROOT_LOGIN_SHELL; }\n" + text
     assert subprocess.check_output(["bash", "-c", seen], text=True) == "n\n"
@@ -160,7 +160,7 @@ def test_the_path_of_the_image_is_kept() -> None:
 def test_gpus_are_seen_in_an_image_that_does_not_ask_for_them(
     variables: list[str] | None, given: dict[str, str], exported: str, tmp_path: Path
 ) -> None:
-    """Finding containers D14: nvidia-smi in ubuntu:24.04 saw no GPU, without a word."""
+    """nvidia-smi in ubuntu:24.04 saw no GPU, without a word."""
     if not shutil.which("mksquashfs") or not shutil.which("unsquashfs"):
         pytest.skip("squashfs-tools are not installed")
     (tmp_path / "root" / "etc").mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_an_image_is_read_once_for_all_plans_until_it_changes(
 def test_where_the_image_cannot_be_read_the_plan_says_what_to_add(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers D14: an image that the nodes fetch may set the variables, or not."""
+    """An image that the nodes fetch may set the variables, or not."""
     monkeypatch.setenv("PATH", str(tmp_path))  # without unsquashfs
     own = tmp_path / "own.sqsh"
     own.touch()
@@ -217,7 +217,7 @@ def test_where_the_image_cannot_be_read_the_plan_says_what_to_add(
 def test_ranks_meet_where_the_script_says_not_where_a_hook_of_enroot_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers D16: the hook 50-slurm-pytorch.sh gave NGC images another MASTER_PORT."""
+    """The hook 50-slurm-pytorch.sh gave NGC images another MASTER_PORT."""
     inside = Container(image=IMAGE, environment=("A",))
     for launcher, names in (("srun", "A,MASTER_ADDR,MASTER_PORT"), ("torchrun", "A"), (None, "A")):
         spec = JobSpec(command=("x",), container=inside, launch=Launch(launcher=launcher))
@@ -232,7 +232,7 @@ def test_ranks_meet_where_the_script_says_not_where_a_hook_of_enroot_says(
 
 
 def test_a_site_that_imports_for_pyxis_is_left_to_do_so(tmp_path: Path) -> None:
-    """Finding containers, section 5: importer= of pyxis 0.23 was neither detected nor named."""
+    """Importer= of pyxis 0.23 was neither detected nor named."""
     spec = JobSpec(command=("x",), nodes=2, container=Container(image=IMAGE))
     options = cluster("0.24").container_options
     known = msgspec.structs.replace(
@@ -252,7 +252,7 @@ def test_a_site_that_imports_for_pyxis_is_left_to_do_so(tmp_path: Path) -> None:
 
 
 def test_settings_of_enroot_that_pyxis_drops_are_told() -> None:
-    """Finding containers, section 2: `--env ENROOT_ALLOW_HTTP=y` had no effect, and no word."""
+    """`--env ENROOT_ALLOW_HTTP=y` had no effect, and no word."""
     given = {"ENROOT_ALLOW_HTTP": "y", "ENROOT_REMAP_ROOT": "y"}
     spec = JobSpec(command=("x",), container=Container(image="r.io/x"), environment=given)
     (found,) = planned(spec).warnings
@@ -272,7 +272,7 @@ def run_with(srun: str, text: str, tmp_path: Path) -> tuple[int, str]:
 def test_a_container_that_was_not_saved_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survive: Survive | None
 ) -> None:
-    """Finding containers D5: a failed export left the job COMPLETED, without the file."""
+    """A failed export left the job COMPLETED, without the file."""
     monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / "my saved.sqsh"
     inside = Container(image="ubuntu", save=str(file))
@@ -295,7 +295,7 @@ def test_a_container_that_was_not_saved_fails_the_job(
     "fields", [{"nodes": 2}, {"nodes": "1-2"}, {"ntasks": 4}, {"array": "0-3"}]
 )
 def test_a_file_is_saved_by_one_task_on_one_node(fields: dict[str, Any]) -> None:
-    """Finding containers D5: two nodes wrote one file, and the last one won."""
+    """Two nodes wrote one file, and the last one won."""
     inside = Container(image="ubuntu", save="/x/saved.sqsh")
     (found,) = planned(JobSpec(command=("x",), container=inside, **fields)).errors
     assert found.code == "container-save"
@@ -303,7 +303,7 @@ def test_a_file_is_saved_by_one_task_on_one_node(fields: dict[str, Any]) -> None
 
 
 def test_tasks_of_an_array_share_no_kept_container() -> None:
-    """Finding containers D9: 3 of 4 tasks on one node failed; another image was silently unused."""
+    """3 of 4 tasks on one node failed; another image was silently unused."""
     inside = Container(image="ubuntu", name="arr")
     spec = JobSpec(command=("x",), container=inside, array="0-3")
     (found,) = planned(spec).errors

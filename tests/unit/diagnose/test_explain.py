@@ -190,7 +190,7 @@ def test_a_limit_is_named_with_its_value_its_use_and_who_uses_it() -> None:
 
 
 def test_a_limit_below_what_the_job_asks_for_never_passes() -> None:
-    """Finding submission 14: QOSGrpGRES with 5 asked of 4."""
+    """QOSGrpGRES with 5 asked of 4."""
     qos = msgspec.structs.replace(lab.standing().qos[0], limits=Limits(grp_tres={"gres/gpu": 4}))
     job = lab.row("5", reason="QOSGrpGRES", tres="cpu=1,mem=1G,node=1,gres/gpu=5,gres/gpu:a100=5")
     text = details.collect_reason_facts(lab.scene(job, standing=lab.standing(qos=(qos,)))).text
@@ -207,7 +207,7 @@ def test_a_limit_below_what_the_job_asks_for_never_passes() -> None:
 
 
 def test_a_limit_of_no_job_at_all_never_passes() -> None:
-    """Finding submission 14: MaxJobsPerUser=0."""
+    """MaxJobsPerUser=0."""
     qos = msgspec.structs.replace(lab.standing().qos[0], limits=Limits(max_jobs=0))
     job = lab.row("5", reason="QOSMaxJobsPerUserLimit")
     text = details.collect_reason_facts(lab.scene(job, standing=lab.standing(qos=(qos,)))).text
@@ -217,7 +217,7 @@ def test_a_limit_of_no_job_at_all_never_passes() -> None:
 
 
 def test_a_qos_that_the_partition_refuses_is_the_cause() -> None:
-    """Finding submission 14: slurmctld then says that nodes are down."""
+    """slurmctld then says that nodes are down."""
     reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority"
     gpu = lab.partition("gpu", allow_qos=("high",))
     known = lab.capabilities(partitions=(gpu, lab.partition("cpu")))
@@ -232,7 +232,6 @@ def test_a_qos_that_the_partition_refuses_is_the_cause() -> None:
 
 
 def test_a_drained_node_that_is_asked_for_by_name_does_not_pass_by_itself() -> None:
-    """Finding submission 14."""
     job = lab.row(
         "5", requested_nodes="c2", reason="ReqNodeNotAvail, May be reserved for other job"
     )
@@ -248,7 +247,6 @@ def test_a_drained_node_that_is_asked_for_by_name_does_not_pass_by_itself() -> N
 
 
 def test_a_node_that_may_be_reserved_is_held_by_somebody() -> None:
-    """Finding submission 14."""
     job = lab.row(
         "5", requested_nodes="c2", reason="ReqNodeNotAvail, May be reserved for other job"
     )
@@ -258,7 +256,6 @@ def test_a_node_that_may_be_reserved_is_held_by_somebody() -> None:
 
 
 def test_licences_name_who_holds_them() -> None:
-    """Finding submission 14."""
     made = lab.scene(
         lab.row("5", reason="Licenses"),
         lab.running("1", "c1", "a100=2", 30),
@@ -279,7 +276,6 @@ def test_licences_name_who_holds_them() -> None:
 
 
 def test_who_holds_licences_is_read_from_squeue() -> None:
-    """Finding submission 14."""
     rows = [
         {"JobArrayID": "7_1", "JobID": "8", "Licenses": "matlab:2"},
         {"JobArrayID": "9", "Licenses": "(null)"},

@@ -170,7 +170,6 @@ def test_codes_above_128_are_the_signal_they_stand_for() -> None:
 
 
 def test_a_code_in_doubt_is_explained_as_both() -> None:
-    """Finding submission 3."""
     outcome = Outcome(job_id="1", kind="failed", exit_codes=(2, 130), source="sacct")
     means, advice = failure._means(outcome)
     assert means == (
@@ -181,7 +180,6 @@ def test_a_code_in_doubt_is_explained_as_both() -> None:
 
 
 def test_the_codes_of_failed_steps_are_in_doubt_too(tmp_path: Path) -> None:
-    """Finding submission 3."""
     jobs = failed_job(tmp_path, "", code="72:0")
     told = failure.explain_end(jobs.cluster(), "7")
     assert told.ended is not None
@@ -240,7 +238,6 @@ def failed_job(folder: Path, log: str, code: str, release: str = "24.11.5") -> F
 def test_a_program_that_was_not_started_has_one_cause(
     tmp_path: Path, line: str, code: int, means: str, advice: str, release: str
 ) -> None:
-    """Findings newcomer A3 and submission 25."""
     log = f"{line}\nsrun: error: c1: task 0: Exited with exit code {code}\n"
     told = failure.explain_end(failed_job(tmp_path, log, f"{code}:0", release).cluster(), "7").ended
     assert told is not None

@@ -67,7 +67,7 @@ def look(machine: Path, name: str, queue: str = "") -> list[Diagnosis]:
 
 
 def test_the_options_of_pyxis_are_found_where_they_stand(machine: Path) -> None:
-    """Finding containers, section 5: importer= and use_squashfuse= were not detected."""
+    """Importer= and use_squashfuse= were not detected."""
     config = plugstack(machine, "# include nothing.conf", "include plugstack.conf.d/*.conf")
     assert read_pyxis_settings(config) is None
     folder = machine / "slurm" / "plugstack.conf.d"
@@ -86,7 +86,7 @@ def test_the_options_of_pyxis_are_found_where_they_stand(machine: Path) -> None:
 
 
 def test_the_settings_of_enroot_are_read_as_enroot_reads_them(machine: Path) -> None:
-    """Finding containers, section 5: ENROOT_* paths were never looked at."""
+    """ENROOT_* paths were never looked at."""
     (machine / "enroot" / "enroot.conf").write_text(
         "#ENROOT_TEMP_PATH /no\nENROOT_DATA_PATH /data/$(id -u)/${XDG_CACHE_HOME}\n", "utf-8"
     )
@@ -118,7 +118,7 @@ def test_a_machine_in_order(machine: Path) -> None:
     ],
 )
 def test_user_namespaces(machine: Path, file: str, bad: str) -> None:
-    """Finding containers, missing 6: no check of user namespaces."""
+    """No check of user namespaces."""
     (machine / "sys" / file).write_text(f"{bad}\n", "utf-8")
     (found,) = look(machine, "user-namespaces")
     assert found.severity == "warning"
@@ -134,14 +134,14 @@ def test_user_namespaces(machine: Path, file: str, bad: str) -> None:
     [("3.0.1", "warning"), ("3.4.1", "note"), ("4.1.2", "ok"), ("git", "ok")],
 )
 def test_the_release_of_enroot(machine: Path, version: str, severity: str) -> None:
-    """Finding containers, missing 6: no check of enroot's release."""
+    """No check of enroot's release."""
     (machine / "bin" / "enroot").write_text(f"#!/bin/sh\necho {version}\n", "utf-8")
     (found,) = look(machine, "enroot")
     assert found.severity == severity
 
 
 def test_hooks(machine: Path) -> None:
-    """Finding containers, missing 6: without 50-slurm-pmi.sh each rank is alone."""
+    """Without 50-slurm-pmi.sh each rank is alone."""
     (machine / "enroot/hooks.d/50-slurm-pmi.sh").unlink()
     (found,) = look(machine, "enroot-hooks")
     assert "50-slurm-pmi.sh is not in" in found.message
@@ -162,7 +162,7 @@ def test_hooks(machine: Path) -> None:
 def test_folders(
     machine: Path, settings: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding containers, missing 6: no check of ENROOT_DATA_PATH and the others."""
+    """No check of ENROOT_DATA_PATH and the others."""
     monkeypatch.setattr(containers, "filesystem_type", lambda _: kind)
     real = os.access
     monkeypatch.setattr(os, "access", lambda p, m: str(p) != "/proc/sys" and real(p, m))
@@ -172,7 +172,7 @@ def test_folders(
 
 
 def test_a_large_cache_of_layers_is_named(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding containers, missing 10: enroot only ever adds to its cache."""
+    """enroot only ever adds to its cache."""
     cache = machine / "layers of mine"
     monkeypatch.setenv("ENROOT_CACHE_PATH", str(cache))
     monkeypatch.setattr(containers, "_LARGE_CACHE", 1 << 20)
@@ -191,7 +191,7 @@ def test_a_large_cache_of_layers_is_named(machine: Path, monkeypatch: pytest.Mon
 
 
 def test_what_of_pyxis_surprises_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding containers, missing 6: container_scope, importers, and room in /run/pyxis."""
+    """container_scope, importers, and room in /run/pyxis."""
     usage = shutil.disk_usage(machine)._replace(free=1 << 30)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     plugstack(machine, f"required pyxis.so runtime_path={machine}")
@@ -208,7 +208,7 @@ def test_what_of_pyxis_surprises_is_told(machine: Path, monkeypatch: pytest.Monk
 
 
 def test_containers_of_ended_jobs_are_named(machine: Path) -> None:
-    """Finding containers, missing 9: containers of failed starts stay on the nodes."""
+    """Containers of failed starts stay on the nodes."""
     names = "pyxis_20.0 pyxis_21.3 pyxis_train slurmkit_20_1 pyxis_slurmkit_preflight_22_0 mine"
     (machine / "bin" / "enroot").write_text(f"#!/bin/sh\nprintf '%s\\n' {names}\n", "utf-8")
     (found,) = look(machine, "left-over-containers", queue="21\n")

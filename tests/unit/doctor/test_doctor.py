@@ -285,7 +285,6 @@ PROVOKED = [
 
 @pytest.mark.parametrize("flags", ["Alloc", "Alloc,Contain,X11"])
 def test_a_prolog_that_runs_when_a_job_starts(site: Site, flags: str) -> None:
-    """Finding newcomer N3."""
     settings(Prolog="/etc/slurm/prolog", PrologFlags=flags)(site)
     assert [each.severity for each in look(site, "prolog-alloc")] == ["ok"]
 

@@ -108,7 +108,6 @@ def executor_type(request: pytest.FixtureRequest) -> Iterator[type]:
 
 @pytest.mark.parametrize(("suite", "name"), _cases())
 def test_cpython(executor_type: type, suite: str, name: str) -> None:
-    """Finding submission, section 4."""
     bases = (_WithoutContext, SUITE.ExecutorMixin, getattr(SUITE, suite), SUITE.unittest.TestCase)
     case = type(suite, bases, {"executor_type": executor_type})(name)
     result = SUITE.unittest.TestResult()

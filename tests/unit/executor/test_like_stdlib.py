@@ -88,7 +88,6 @@ def raise_raiser(kind: type[BaseException]) -> None:
 def test_a_result_that_raises_when_it_is_read_fails_alone(
     executor: Maker, kind: type[BaseException]
 ) -> None:
-    """Finding submission 2."""
     with executor(1) as made:
         futures = made.submit_all(lambda x: raiser(kind) if x == 1 else x, range(3))
         error = futures[1].exception(PATIENCE)
@@ -102,7 +101,6 @@ def test_a_result_that_raises_when_it_is_read_fails_alone(
 def test_an_exception_that_raises_when_it_is_read_fails_alone(
     executor: Maker, kind: type[BaseException]
 ) -> None:
-    """Finding submission 2."""
     with executor(1) as made:
         with pytest.raises(CallError, match=r"call 0 of job \S+ raised .*as the call saw it"):
             made.submit(raise_raiser, kind).result(PATIENCE)
@@ -112,7 +110,6 @@ def test_an_exception_that_raises_when_it_is_read_fails_alone(
 def test_a_callback_that_exits_stops_no_other_future(
     executor: Maker, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Finding submission 2."""
     go = tmp_path / "go"
     with executor(1) as made, caplog.at_level(logging.ERROR, "concurrent.futures"):
         futures = made.submit_all(_when, [go] * 2, range(2))
@@ -165,7 +162,6 @@ def made_calls(folder: Path) -> set[str]:
 
 
 def test_a_script_that_ends_leaves_out_no_call(tmp_path: Path) -> None:
-    """Finding submission 4."""
     (tmp_path / "go").touch()
     script = started(tmp_path)
     script.communicate(timeout=PATIENCE)
@@ -174,7 +170,6 @@ def test_a_script_that_ends_leaves_out_no_call(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_at_the_end_says_what_is_lost(tmp_path: Path) -> None:
-    """Finding submission 4."""
     script = started(tmp_path)
     assert script.stderr
     try:
@@ -189,7 +184,7 @@ def test_ctrl_c_at_the_end_says_what_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_call_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    """Finding submission 4: a function that runs at exit, after the executor's own."""
+    """A function that runs at exit, after the executor's own."""
     late = "import atexit\natexit.register(lambda: made.submit(call, folder, 7))\n"
     script = started(tmp_path, late + SCRIPT.replace("range(5)", "range(1, 3)"))
     _, said = script.communicate(timeout=PATIENCE)
@@ -198,7 +193,6 @@ def test_a_call_that_would_be_lost_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_waits_for_no_call_of_its_parent(tmp_path: Path) -> None:
-    """Finding submission 4."""
     forks = "if os.fork() == 0:\n    sys.exit()\nos.wait()\n(folder / 'go').touch()\n"
     script = started(tmp_path, SCRIPT + forks)
     script.communicate(timeout=PATIENCE)
@@ -209,7 +203,6 @@ def test_a_forked_child_waits_for_no_call_of_its_parent(tmp_path: Path) -> None:
 def test_the_last_job_is_cancelled_once_slurm_is_back(
     slurm: RunningSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Finding submission 4."""
     slurm.starts = False
     made = Executor(slurm, partition="cpu")
     slurm.cancel_fails = ControllerDown("away")
@@ -230,7 +223,6 @@ def test_the_last_job_is_cancelled_once_slurm_is_back(
 
 
 def test_errors_are_those_of_the_stdlib_too(executor: Maker) -> None:
-    """Finding submission 17."""
     for number in (0, -1):
         with pytest.raises(ValueError, match=f"max_workers must be greater than 0, not {number}"):
             executor(number)
@@ -255,7 +247,7 @@ def _unpickled(value: Any) -> Any:
 
 
 def test_futures_can_be_pickled(executor: Maker) -> None:
-    """Finding submission, section 3: as submitit's jobs."""
+    """As submitit's jobs."""
     with executor(2) as made:
         futures = made.submit_all(_divide, [6, 1, 9], [3, 0, 2])
         concurrent.futures.wait(futures, PATIENCE)
@@ -348,7 +340,7 @@ def test_a_cluster_is_pickled_by_name() -> None:
 
 
 def test_a_map_keeps_no_result(executor: Maker) -> None:
-    """Finding submission 18: CPython's test_free_reference."""
+    """CPython's test_free_reference."""
     with executor(1) as made:
         values = []
         results = made.map(Own, range(4))
@@ -361,7 +353,6 @@ def test_a_map_keeps_no_result(executor: Maker) -> None:
 
 
 def test_an_executor_keeps_no_result(executor: Maker) -> None:
-    """Finding submission 18."""
     with executor(1) as made:
         first, *others = made.submit_all(Own, range(3))
         known = weakref.ref(first.result(PATIENCE))
@@ -371,7 +362,7 @@ def test_an_executor_keeps_no_result(executor: Maker) -> None:
 
 
 def test_an_executor_without_calls_has_no_thread(executor: Maker) -> None:
-    """Finding submission 18: nor is anything of it kept once it is gone."""
+    """Nor is anything of it kept once it is gone."""
 
     def use() -> weakref.ref[Follower]:
         made = executor(1)
@@ -387,7 +378,6 @@ def test_an_executor_without_calls_has_no_thread(executor: Maker) -> None:
 def test_the_bar_counts_results_that_were_taken(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Finding submission 18."""
     go = tmp_path / "go"
     with LocalExecutor(1) as made:
         futures = made.submit_all(_when, [tmp_path, tmp_path, go], range(3))
@@ -428,7 +418,6 @@ text: str = LocalExecutor(2).submit(area, 3).result()  # wrong
 
 
 def test_a_type_checker_finds_wrong_options_and_arguments(tmp_path: Path) -> None:
-    """Findings submission 3 (a), (b) and (c)."""
     program = tmp_path / "typed.py"
     program.write_text(TYPED)
     # With the configuration of `make lint`, whose cache makes this quick.
@@ -449,7 +438,6 @@ def test_a_type_checker_finds_wrong_options_and_arguments(tmp_path: Path) -> Non
 
 
 def test_typed_options_are_the_fields_of_a_job() -> None:
-    """Finding submission 3 (c)."""
     ours = {"array", "command", "error", "output", "script", "sweep"}
     fields = {*JobSpec.__struct_fields__, *Survive.__struct_fields__} - ours
     assert set(ExecutorOptions.__annotations__) == fields
@@ -465,7 +453,6 @@ def test_typed_options_are_the_fields_of_a_job() -> None:
     "line", ["from slurmkit import Executor", "import slurmkit.executor.slurm", "slurmkit.plan"]
 )
 def test_a_job_without_slurmkit_says_so(tmp_path: Path, line: str) -> None:
-    """Finding submission 22."""
     with LocalExecutor(1, folder=tmp_path) as made:
         made.submit(abs, -4).result(PATIENCE)
     (folder,) = tmp_path.glob(".slurmkit-calls/worker-*/without")
@@ -484,7 +471,6 @@ def test_a_job_without_slurmkit_says_so(tmp_path: Path, line: str) -> None:
 
 
 def test_all_public_names_are_known_to_jobs_that_lack_them() -> None:
-    """Finding submission 22."""
     text = _program_files()[f"{_STAND_IN}/__init__.py"].decode()
     for name in set(slurmkit.__all__) - {"__version__"}:
         assert repr(name) in text or f"import {name}" in text or f", {name}\n" in text

@@ -201,7 +201,6 @@ def test_what_the_plan_warns_of_is_told(slurm: RunningSlurm) -> None:
 
 @pytest.mark.parametrize("how", ["submit", "submit_all", "map"])
 def test_a_warning_names_the_line_that_sends_the_calls(slurm: RunningSlurm, how: str) -> None:
-    """Findings submission 23 and newcomer polish 11."""
     made = Executor(slurm, partition="cpu", options={"tres-per-task": "gres/gpu=1"})
     program = "argument = 1 if how == 'submit' else [1]\ngetattr(made, how)(square, argument)\n"
     with pytest.warns(PlanWarning) as told:

@@ -46,7 +46,6 @@ def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
     ],
 )
 def test_one_of_a_thing_has_no_s(number: float | None, words: str) -> None:
-    """Finding newcomer polish 6."""
     assert format_quantity(number, "CPU-hour") == words
 
 

@@ -51,13 +51,12 @@ def test_brackets_of_a_user_are_expanded_as_slurm_does(text: str, names: tuple[s
     ],
 )
 def test_what_names_too_many_nodes_or_none_is_no_list(text: str) -> None:
-    """Finding security H3: neither ClusterShell's own exceptions nor all the memory."""
+    """Neither ClusterShell's own exceptions nor all the memory."""
     with pytest.raises(ValueError, match="is not a list of nodes"):
         expand_nodes(text)
 
 
 def test_names_come_one_by_one() -> None:
-    """Finding security H3."""
     assert list(islice(iterate_nodes("c[1-999999999],d5"), 2)) == ["c1", "c2"]
     assert list(islice(iterate_nodes("19[1-65535]"), 2)) == ["191", "192"]
     for text in ("c[1-2]d[3-4]", "c[1-2]5", "c[1-2-3]", "c[1", "@x", "c1,", "", "c[1-]", "c[]"):

@@ -45,6 +45,5 @@ def test_gpus_in_words(tres: str, said: list[str]) -> None:
     [(1, "1 CPU-minute"), (2, "2 CPU-minutes"), (-1, "0 CPU-minutes"), (600, "10 CPU-hours")],
 )
 def test_one_minute_has_no_s(minutes: float, words: str) -> None:
-    """Finding newcomer polish 6."""
     assert format_tres_minutes("cpu", minutes) == words
     assert format_tres_minutes("cpu", 60, hours_from=60) == "1 CPU-hour"

@@ -56,7 +56,7 @@ def test_the_site_names_its_login_node(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_site_names_the_port_of_its_login_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding newcomer polish 14: the demo cluster's sshd listens on a port of its host."""
+    """The demo cluster's sshd listens on a port of its host."""
     config = tmp_path / "config.toml"
     config.write_text('[tunnel]\nlogin = "127.0.0.1"\nport = 32768\n', "utf-8")
     monkeypatch.setenv("SLURMKIT_CONFIG", str(config))

@@ -340,7 +340,6 @@ def test_what_is_left_of_jobs_that_ended_is_removed(servers: Path) -> None:
 
 
 def test_the_server_of_a_job_in_a_hidden_partition_is_kept(servers: Path) -> None:
-    """Finding security H5."""
     jobs = FakeJobs()
     jobs.runs_now("12")
     jobs.hidden.add("12")
@@ -351,7 +350,6 @@ def test_the_server_of_a_job_in_a_hidden_partition_is_kept(servers: Path) -> Non
 
 
 def test_a_server_whose_job_a_list_lacks_is_kept(servers: Path) -> None:
-    """Finding security H5."""
     jobs = FakeJobs()
     jobs.runs_now("12")
     left(servers, "12")

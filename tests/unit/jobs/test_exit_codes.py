@@ -79,18 +79,15 @@ def test_codes_are_parsed(text: str | None, parsed: ExitCode) -> None:
 def test_a_code_of_sacct_is_in_doubt_up_to_25_05(
     release: str, text: str, state: str, shown: str
 ) -> None:
-    """Finding submission 3."""
     assert sacct_exit_code(FakeSlurm({}, release=release), text, state) == shown
 
 
 def test_a_release_that_does_not_tell_leaves_the_doubt() -> None:
-    """Finding submission 3."""
     assert sacct_exit_code(FakeSlurm({}, release=""), "72:0", "FAILED") == "72 or 200"
 
 
 @pytest.mark.parametrize("printed", ["200:0", "51200"])
 def test_the_code_of_one_job_is_squeues_while_slurmctld_remembers_it(printed: str) -> None:
-    """Finding submission 3. Up to 23.02 squeue prints the status of wait(2)."""
     jobs = FakeJobs("22.05.11")
     jobs.ends("7", "FAILED", ExitCode="72:0", StdErr="/none")
     jobs.queue["7"] = {"State": "FAILED", "exit_code": printed}
@@ -102,7 +99,6 @@ def test_the_code_of_one_job_is_squeues_while_slurmctld_remembers_it(printed: st
 
 
 def test_the_code_of_one_forgotten_job_is_that_of_sacct_json() -> None:
-    """Finding submission 3."""
     jobs, job = forgotten()
     jobs.json = answer(7, 200)
     assert (job.wait().exit_code, job.info().exit_code) == ("200:0", "200:0")
@@ -121,7 +117,6 @@ def test_the_code_of_one_forgotten_job_is_that_of_sacct_json() -> None:
     ],
 )
 def test_a_code_that_nobody_knows_is_shown_as_both(printed: str) -> None:
-    """Finding submission 3. The second answer is that of 22.05, whose code is always 0."""
     jobs, job = forgotten()
     jobs.json = printed
     assert (job.wait().exit_code, job.info().exit_code) == ("72 or 200", "72 or 200")
@@ -131,7 +126,7 @@ def test_a_code_that_nobody_knows_is_shown_as_both(printed: str) -> None:
 
 
 def test_an_exit_code_of_0_of_22_05_is_not_taken_for_the_code() -> None:
-    """Finding submission 3: `exit 128` is 0:0 in sacct's text, and 0 in its JSON."""
+    """`exit 128` is 0:0 in sacct's text, and 0 in its JSON."""
     jobs, job = forgotten("22.05.11", "0:0")
     code = {"status": "SUCCESS", "return_code": 0}
     jobs.json = json.dumps({"jobs": [{"job_id": 7, "exit_code": code}]})
@@ -139,7 +134,6 @@ def test_an_exit_code_of_0_of_22_05_is_not_taken_for_the_code() -> None:
 
 
 def test_a_whole_code_takes_no_further_command() -> None:
-    """Finding submission 3."""
     jobs, job = forgotten("25.11.2", "200:0")
     jobs.json = answer(7, 72)
     assert job.info().exit_code == "200:0"
@@ -147,7 +141,6 @@ def test_a_whole_code_takes_no_further_command() -> None:
 
 
 def test_many_jobs_take_no_further_command() -> None:
-    """Finding submission 3."""
     jobs = FakeJobs("24.11.5")
     ids = [str(number) for number in range(7, 17)]
     jobs.runs = [{"JobID": each, "State": "FAILED", "ExitCode": "2:0"} for each in ids]
@@ -157,7 +150,7 @@ def test_many_jobs_take_no_further_command() -> None:
 
 
 def test_the_codes_of_many_jobs_take_one_command_each_way() -> None:
-    """Finding submission 3: a workflow, or the tasks of a sweep."""
+    """A workflow, or the tasks of a sweep."""
     jobs = FakeJobs("24.11.5")
     ids = [str(number) for number in range(7, 17)]
     for each in ids:
@@ -174,7 +167,6 @@ def test_the_codes_of_many_jobs_take_one_command_each_way() -> None:
 
 
 def test_a_code_of_another_run_is_not_taken() -> None:
-    """Finding submission 3."""
     jobs, job = forgotten()
     info = job.info()
     jobs.queue["7"] = {"State": "FAILED", "exit_code": "3:0"}
@@ -198,7 +190,7 @@ def test_the_codes_of_many_jobs_are_asked_for_in_batches() -> None:
 
 
 def test_the_code_of_the_worst_task_of_an_array_is_settled() -> None:
-    """Finding newcomer N14: `slurmkit job` of an array said `exit code 1 or 129`."""
+    """`slurmkit job` of an array said `exit code 1 or 129`."""
     jobs = FakeJobs("24.11.5")
     for task, state, code in (("1", "COMPLETED", "0:0"), ("2", "FAILED", "1:0")):
         jobs.runs.append({"JobID": f"7_{task}", "JobIDRaw": f"1{task}", "State": state,
@@ -232,12 +224,12 @@ def test_the_code_of_the_worst_task_of_an_array_is_settled() -> None:
     ],
 )
 def test_an_end_has_one_spelling(text: str | None, words: str) -> None:
-    """Finding newcomer N14: `workflow show` said 1:0, and `wait` 1."""
+    """`workflow show` said 1:0, and `wait` 1."""
     assert describe_end(text) == words
 
 
 def test_codes_of_steps_are_settled_by_one_look() -> None:
-    """Finding newcomer N14: each step that ended with 1 was said to have ended with 1 or 129."""
+    """Each step that ended with 1 was said to have ended with 1 or 129."""
     run = json.loads(answer(15, 1))["jobs"][0]
     run["steps"] = [
         {"step": {"id": step}, "exit_code": json.loads(answer(0, code))["jobs"][0]["exit_code"]}
@@ -280,7 +272,6 @@ def test_a_watch_hears_of_an_end_before_codes_are_asked_for() -> None:
 
 
 def test_an_array_and_its_outcome_show_the_same_code() -> None:
-    """Finding submission 3."""
     jobs = FakeJobs("24.11.5")
     jobs.runs = [
         {"JobID": "7_1", "JobIDRaw": "8", "State": "COMPLETED"},
@@ -294,7 +285,7 @@ def test_an_array_and_its_outcome_show_the_same_code() -> None:
 
 
 def test_a_killed_step_tells_the_code_of_its_job() -> None:
-    """Finding submission 3: srun ends with 128 more than the signal."""
+    """srun ends with 128 more than the signal."""
     jobs, job = forgotten(code="11:0")
     jobs.steps = [
         {"JobID": "7", "State": "FAILED", "ExitCode": "11:0"},
@@ -305,7 +296,6 @@ def test_a_killed_step_tells_the_code_of_its_job() -> None:
 
 
 def test_the_codes_of_steps_are_in_doubt_too() -> None:
-    """Finding submission 3."""
     jobs, _ = forgotten()
     jobs.steps = [
         {"JobID": "7", "State": "FAILED", "ExitCode": "72:0"},
@@ -315,7 +305,6 @@ def test_the_codes_of_steps_are_in_doubt_too() -> None:
 
 
 def test_a_slurmctld_that_is_away_leaves_sacct() -> None:
-    """Finding submission 3."""
     jobs, job = forgotten()
     info = job.info()
     jobs.squeue_fails = ControllerDown("away")
@@ -337,5 +326,4 @@ def test_a_slurmctld_that_is_away_leaves_sacct() -> None:
     ],
 )
 def test_a_code_above_128_names_the_signal(code: int, words: str) -> None:
-    """Finding submission 3."""
     assert describe_exit_codes((code,)) == words

@@ -405,10 +405,7 @@ def test_an_array_as_a_whole_holds_the_gpus_of_its_tasks() -> None:
     ],
 )
 def test_a_line_that_slurm_cannot_have_written_says_nothing(line: str) -> None:
-    """Finding security H3.
-
-    A job's name may hold it; it must not crash, fill the memory, or reach a shell.
-    """
+    """A job's name may hold it; it must not crash, fill the memory, or reach a shell."""
     true = "     Nodes=c1 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)"
     assert parse_gpu_indices(f"JobName=x\n{line}\n{true}\n", "c[1-4]") == {"c1": [0, 1]}
 

@@ -367,7 +367,6 @@ def test_a_job_that_waits_again_has_an_earlier_log(jobs: FakeJobs, tmp_path: Pat
 
 
 def test_a_requeued_job_has_started_before(jobs: FakeJobs, tmp_path: Path) -> None:
-    """Finding newcomer A18."""
     path = tmp_path / "out"
     path.write_text("first run\n")
     jobs.waits("7", STDOUT=str(path), Reason="BeginTime", RestartCnt="1")
@@ -382,7 +381,6 @@ def test_a_requeued_job_has_started_before(jobs: FakeJobs, tmp_path: Path) -> No
 
 
 def test_a_requeued_job_is_followed_to_its_next_run(jobs: FakeJobs, tmp_path: Path) -> None:
-    """Finding newcomer A18."""
     path = tmp_path / "out"
     jobs.waits("7", STDOUT=str(path), Reason="BeginTime", RestartCnt="2")
     reader = Reader(jobs)
@@ -398,7 +396,7 @@ def test_a_requeued_job_is_followed_to_its_next_run(jobs: FakeJobs, tmp_path: Pa
 
 
 def test_the_whole_log_as_text(jobs: FakeJobs, tmp_path: Path) -> None:
-    """Finding submission, Python API: `job.log()` was a generator of bytes only."""
+    """`job.log()` was a generator of bytes only."""
     path = tmp_path / "out"
     path.write_bytes("größe\n".encode() + b"\xff\n")
     jobs.runs_now("7", STDOUT=str(path))

@@ -106,7 +106,7 @@ def test_the_advice_names_the_job() -> None:
 
 
 def test_a_hold_that_the_user_can_release_is_not_said_to_be_the_users() -> None:
-    """Finding newcomer N4: the service holds jobs with idle GPUs like that (`scontrol uhold`)."""
+    """The service holds jobs with idle GPUs like that (`scontrol uhold`)."""
     words = pending_reasons.explain_reason("JobHeldUser", "12")
     assert words.meaning.startswith("it is on hold, and its user can release it")
     assert "has put" not in words.meaning
@@ -114,7 +114,7 @@ def test_a_hold_that_the_user_can_release_is_not_said_to_be_the_users() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_who_can_act_is_told_only_to_wait(name: str) -> None:
-    """Finding newcomer A18: `Who can act  you; wait`."""
+    """`Who can act  you; wait`."""
     words = pending_reasons.explain_reason(name, "12")
     assert words.advice != "wait" or words.who == pending_reasons.TIME
 
@@ -141,5 +141,4 @@ def test_nobody_who_can_act_is_told_only_to_wait(name: str) -> None:
     ],
 )
 def test_slurm_plans_no_job_that_a_limit_stops(reason: str, planned: bool) -> None:
-    """Finding submission 14."""
     assert pending_reasons.may_be_planned(reason) == planned

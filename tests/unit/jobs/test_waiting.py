@@ -1,4 +1,4 @@
-"""Many jobs at once, as `concurrent.futures` waits for futures. Finding submission, Python API."""
+"""Many jobs at once, as `concurrent.futures` waits for futures."""
 
 from __future__ import annotations
 
@@ -161,7 +161,6 @@ def test_a_long_wait_says_what_it_waits_for_where_a_terminal_is(
     is_terminal: bool,
     shown: bool,
 ) -> None:
-    """Finding newcomer, polish 11."""
     monkeypatch.setattr("slurmkit.jobs.job._QUIET_SECONDS", 0.01)
     errors = Terminal(is_terminal=is_terminal)
     monkeypatch.setattr("sys.stderr", errors)

@@ -91,7 +91,7 @@ def test_untyped_gpus_of_the_only_type_there_are_priced() -> None:
 
 
 def test_untyped_gpus_cost_the_dearest_that_may_be_given() -> None:
-    """Finding newcomer B4: `at most` is never less than what is charged later."""
+    """`at most` is never less than what is charged later."""
     asked = request(gpus=Gpus(2), partition="gpu", time="1:00:00")
     kinds = possible_gpu_types(asked)
     assert len(kinds) > 1
@@ -240,13 +240,13 @@ def test_in_words_and_as_json() -> None:
 
 
 def test_all_memory_of_the_nodes_is_billed() -> None:
-    """Finding submission 13: `--mem=0` promised 34 billing, and 159 were billed."""
+    """`--mem=0` promised 34 billing, and 159 were billed."""
     found = made(gpus=Gpus(1, "a100"), nodes=2, mem="0", time="1:00:00")
     assert (found.billing, found.memory_hours) == (159, 1000)
 
 
 def test_tasks_that_slurm_may_spread_have_memory_on_each_node() -> None:
-    """Finding submission 13: `at most` is the most nodes, each with the memory asked for."""
+    """`at most` is the most nodes, each with the memory asked for."""
     found = estimate_range(request(ntasks=4, mem="10G", time="1:00:00"))
     assert found.least
     assert (found.nodes, found.memory_hours, found.least.memory_hours) == (3, 30, 10)
@@ -255,7 +255,7 @@ def test_tasks_that_slurm_may_spread_have_memory_on_each_node() -> None:
 
 
 def test_whole_nodes_of_an_unknown_type_cost_the_dearest() -> None:
-    """Finding submission 13: `--exclusive` promised the GPUs of the smallest node."""
+    """`--exclusive` promised the GPUs of the smallest node."""
     found = made(exclusive=True, mem="1G", time="1:00:00")
     assert found.gpu_hours == {"": 8}
     assert found.cost == Decimal("12.00")
@@ -328,7 +328,7 @@ def test_whole_nodes_differ_in_size() -> None:
     ],
 )
 def test_drained_nodes_count_as_they_are_once_they_are_back(spec: dict[str, Any]) -> None:
-    """Finding newcomer N6: while all of them were drained, "at most" was four times too low."""
+    """While all of them were drained, "at most" was four times too low."""
     drained = replace(
         capabilities(),
         nodes=tuple(replace(node, states=("IDLE", "DRAIN")) for node in capabilities().nodes),

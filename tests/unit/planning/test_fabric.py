@@ -50,7 +50,7 @@ def test_names_are_exact_and_what_is_not_said_is_not_set() -> None:
 
 
 def test_gloo_and_ucx_take_the_network_that_nccl_takes() -> None:
-    """Finding containers, section 4: gloo took another network for barriers and CPU groups."""
+    """gloo took another network for barriers and CPU groups."""
     made = FabricSection(interfaces=("a", "b"))
     assert made.variables == {"NCCL_SOCKET_IFNAME": "=a,b", "GLOO_SOCKET_IFNAME": "a,b"}
     made = FabricSection(hcas=("mlx5_0", "mlx5_1:2"))

@@ -172,7 +172,7 @@ def test_a_mig_profile_is_completed() -> None:
 
 
 def test_a_partition_with_the_number_is_proposed_first() -> None:
-    """Finding submission 15: a partition was proposed that had the type, but not the number."""
+    """A partition was proposed that had the type, but not the number."""
     base = next(node for node in capabilities().nodes if node.name == "c1")
     nodes = tuple(
         msgspec.structs.replace(base, name=name, partitions=(name,), gres=(Gres("gpu", "v100", n),))

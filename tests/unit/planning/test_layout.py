@@ -130,7 +130,6 @@ def test_a_job_has_no_more_nodes_than_tasks() -> None:
 def test_tasks_set_the_least_number_of_nodes(
     options: dict[str, Any], nodes: int | None, most: int | None, fix: dict[str, str]
 ) -> None:
-    """Findings submission 8 and 9."""
     _, layout = made(**options)
     assert (layout.nodes, layout.most) == (nodes, most)
     assert [dict(f.fix) for f in layout.findings] == ([fix] if fix else [])
@@ -138,7 +137,7 @@ def test_tasks_set_the_least_number_of_nodes(
 
 
 def test_more_tasks_than_fit_beside_one_gpu_leave_the_nodes_to_slurm() -> None:
-    """Finding submission 8: `--gpus a100:1 -n 128` runs, with a GPU on each of its nodes."""
+    """`--gpus a100:1 -n 128` runs, with a GPU on each of its nodes."""
     _, layout = made(gpus=Gpus(1, "a100", "job"), ntasks=128)
     assert (layout.nodes, layout.gpus_in_all) == (None, 1)
     (finding,) = layout.findings

@@ -124,7 +124,7 @@ def test_a_refusal_that_slurm_itself_does_not_keep_to_is_a_warning() -> None:
 
 @pytest.mark.parametrize("words", ["Requested nodes are busy", "Licenses not available"])
 def test_what_is_in_use_now_is_no_error(words: str) -> None:
-    """Finding submission 1: the job waits for licences, and Slurm runs it later."""
+    """The job waits for licences, and Slurm runs it later."""
 
     def refuse(argv: Sequence[str], _: str | None) -> str:
         raise Refused(f"allocation failure: {words}")
@@ -251,7 +251,7 @@ def test_what_slurmctld_does_not_show_stops_nothing(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_amounts_for_each_gpu_need_gpus(release: str) -> None:
-    """Finding submission 15: sbatch refuses them, CPUs from 23.02 on."""
+    """sbatch refuses them, CPUs from 23.02 on."""
     found = made(slurm(release), mem_per_gpu="4G").errors
     assert codes(found) == ["mem-without-gpus"]
     assert found[0].fix_words == "no --mem-per-gpu --mem=4G"
@@ -282,7 +282,7 @@ def test_amounts_for_each_gpu_need_gpus(release: str) -> None:
     ],
 )
 def test_what_is_said_to_fit_passes(options: dict[str, Any], fix: str | None) -> None:
-    """Findings submission 5 and 15: a proposal is planned again before it is said to fit."""
+    """A proposal is planned again before it is said to fit."""
     found = made(**options).errors
     assert found
     for each in found:
@@ -294,7 +294,7 @@ def test_what_is_said_to_fit_passes(options: dict[str, Any], fix: str | None) ->
 
 
 def test_fixes_that_undo_each_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding submission 15: planned again a few times, not for ever."""
+    """Planned again a few times, not for ever."""
 
     def swings(spec: JobSpec, site: SiteState, slurm: object, *, search: bool = True) -> Plan:
         del search
@@ -364,7 +364,7 @@ gpu_requests = st.none() | st.sampled_from(
     min_nodes=st.integers(0, 2),
 )
 def test_every_proposal_passes(min_nodes: int, **options: Any) -> None:
-    """Findings submission 5, 9 and 15: 70 of 357 proposals did not pass `plan` again."""
+    """70 of 357 proposals did not pass `plan` again."""
     known = with_partition("gpu", min_nodes=min_nodes, max_mem_per_cpu=8192)
     site = SiteState(known, standing())
     spec = JobSpec(command=("x",), chdir="/", time="10", **options)
@@ -374,7 +374,6 @@ def test_every_proposal_passes(min_nodes: int, **options: Any) -> None:
 
 
 def test_a_user_without_an_account_is_told_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding submission 19."""
     stranger = msgspec.structs.replace(
         standing(), user="trent", default_account=None, hidden=("x",)
     )
@@ -386,7 +385,7 @@ def test_a_user_without_an_account_is_told_so_first(monkeypatch: pytest.MonkeyPa
 
 
 def test_minnodes_is_written_but_for_fewer_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding submission 7: sbatch takes `--nodes` down to the number of tasks."""
+    """sbatch takes `--nodes` down to the number of tasks."""
     known = with_partition("gpu", min_nodes=2)
     monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: known)
     assert dict(made().submissions[0].options)["nodes"] == "2"
@@ -409,7 +408,7 @@ def test_the_least_of_a_range_is_raised_to_minnodes(
 
 
 def test_cpus_of_gpus_that_do_not_divide_over_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding submission 12: DefCpuPerGPU gives the job 8 CPUs; each of 3 tasks has 2 of them."""
+    """DefCpuPerGPU gives the job 8 CPUs; each of 3 tasks has 2 of them."""
     known = with_settings("gpu", JobDefaults="DefCpuPerGPU=4")
     monkeypatch.setattr(Lab, "capabilities", lambda *_, **__: known)
     done = made(gpus=Gpus(2, "a100"), ntasks=3)

@@ -113,14 +113,14 @@ def test_memory_of_an_exclusive_job_is_that_of_all_its_cpus_or_gpus(
     ],
 )
 def test_what_slurm_gives_at_most(spec: dict[str, Any], most: dict[str, int]) -> None:
-    """Finding submission 13: promises with `at most` that were too small."""
+    """Promises with `at most` that were too small."""
     asked = request(**spec)
     assert {name: asked.most[name] for name in most} == most
     assert all(asked.most[name] >= count for name, count in asked.total.items())
 
 
 def test_a_partition_of_whole_nodes_gives_the_largest_at_most() -> None:
-    """Finding submission 13: `-p excl` promised 0 GPUs, and the job got 2."""
+    """`-p excl` promised 0 GPUs, and the job got 2."""
     known = with_settings("gpu", OverSubscribe="EXCLUSIVE")
     none = {"c1": (), "c2": (), "c3": (Gres("gpu", "h100", 2),)}
     nodes = tuple(
@@ -144,20 +144,20 @@ def test_a_partition_of_whole_nodes_gives_the_largest_at_most() -> None:
     ],
 )
 def test_slurm_gives_whole_cores(select: str, spec: dict[str, Any], cpus: int) -> None:
-    """Finding submission 13: with threads a CPU asked for is a core given."""
+    """With threads a CPU asked for is a core given."""
     known = with_nodes(["c1", "c2", "c3"], cores_per_socket=16, threads_per_core=2)
     asked = request(with_config(known, SelectTypeParameters=select), **spec)
     assert asked.most["cpu"] == cpus
 
 
 def test_a_site_may_give_out_whole_nodes_only() -> None:
-    """Finding submission 13: select/linear."""
+    """Select/linear."""
     known = with_config(SelectType="select/linear", SelectTypeParameters="CR_MEMORY")
     assert request(known, nodes=2).most["cpu"] == 128
 
 
 def test_cpus_that_a_site_gives_per_gpu_are_not_rounded_down() -> None:
-    """Finding submission 12: DefCpuPerGPU=4, 2 GPUs and 3 tasks are 8 CPUs, not 6."""
+    """DefCpuPerGPU=4, 2 GPUs and 3 tasks are 8 CPUs, not 6."""
     known = with_settings("gpu", JobDefaults="DefCpuPerGPU=4")
     asked = request(known, gpus=Gpus(2, "a100"), ntasks=3)
     assert (asked.total["cpu"], asked.per_node["cpu"], asked.cpus_per_task) == (8, 8, 2)

@@ -33,7 +33,7 @@ def uses(plan: Plan) -> tuple[float | None, float]:
 
 
 def test_tasks_for_each_gpu_of_a_command() -> None:
-    """Finding containers D13: no launcher adds an option that sbatch or srun then refuses."""
+    """No launcher adds an option that sbatch or srun then refuses."""
     plan = made(gpus=Gpus(2, "a100"), ntasks_per_gpu=2, nodes=2)
     sent = options(plan)
     assert (sent["ntasks-per-node"], sent["gpus-per-node"]) == ("4", "a100:2")
@@ -44,7 +44,7 @@ def test_tasks_for_each_gpu_of_a_command() -> None:
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "accelerate", "deepspeed", "mpi"])
 def test_no_launcher_gives_tasks_for_each_gpu_to_slurm(launcher: str) -> None:
-    """Finding containers D13: `--option ntasks-per-gpu=1` with every launcher."""
+    """`--option ntasks-per-gpu=1` with every launcher."""
     plan = made(
         command=("python", "train.py"), gpus=Gpus(2, "a100"), ntasks_per_gpu=1, nodes=2,
         launch=Launch(launcher=launcher),
@@ -106,7 +106,7 @@ def test_cpus_for_each_gpu_are_not_rounded_down() -> None:
 
 
 def test_fewest_cpus_of_a_node() -> None:
-    """Finding submission 11: the script's own tasks and CPUs undid `--mincpus`."""
+    """The script's own tasks and CPUs undid `--mincpus`."""
     plan = made(mincpus=16)
     assert (options(plan)["cpus-per-task"], uses(plan)[0]) == ("16", 16.0)
     shared = made(mincpus=16, ntasks_per_node=4)

@@ -59,7 +59,6 @@ def test_a_warned_run_comes_back_and_ends_with_the_right_count(tmp_path: Path, w
     ],
 )
 def test_a_name_that_looks_like_a_fact_of_slurms_is_none(tmp_path: Path, name: str) -> None:
-    """Finding security M4. The comment is the same text, and SQUEUE_* chooses other jobs."""
     slurm = Slurmctld(tmp_path, ALL, "exits", target=60)
     slurm.name = name
     slurm.environment = {"SQUEUE_STATES": "PENDING", "SQUEUE_PARTITION": "none"}
@@ -75,7 +74,7 @@ def test_a_name_that_looks_like_a_fact_of_slurms_is_none(tmp_path: Path, name: s
 
 
 def test_a_run_whose_home_is_away_goes_on_whatever_its_name(tmp_path: Path) -> None:
-    """Finding security M4: it was taken for a run that goes on elsewhere."""
+    """It was taken for a run that goes on elsewhere."""
     slurm = Slurmctld(tmp_path, ALL, "plain", target=60)
     slurm.name = "SGDR Restarts=10 JobState=PENDING"
     slurm.start()
@@ -191,7 +190,7 @@ def test_an_error_of_the_command_is_never_requeued(tmp_path: Path) -> None:
 def test_exit_code_75_after_a_signal_by_hand_comes_back(
     tmp_path: Path, on_timeout: str | None, on_preempt: str | None, outcome: str
 ) -> None:
-    """Finding submission, section 5: `scancel --signal=USR1` reaches the steps alone."""
+    """`scancel --signal=USR1` reaches the steps alone."""
     of_test = policy(on_timeout=on_timeout, on_preempt=on_preempt)
     slurm = Slurmctld(tmp_path, of_test, "exits", target=60)
     slurm.start(3600)
@@ -320,7 +319,7 @@ def test_a_job_that_would_be_cancelled_requeues_itself_in_time(tmp_path: Path) -
 
 @pytest.mark.parametrize("way", ["exits", "plain", "deaf"])
 def test_sigterm_to_the_batch_shell_alone_ends_the_work(tmp_path: Path, way: str) -> None:
-    """Finding P10: `scancel --batch --signal=TERM`. The job goes on until its script ends."""
+    """`scancel --batch --signal=TERM`. The job goes on until its script ends."""
     slurm = Slurmctld(tmp_path, ALL, way, target=100_000)
     slurm.start(seconds=3600)
     slurm.await_work()

@@ -88,7 +88,7 @@ def test_unknown_values_are_no_faults(node: NodeLab) -> None:
 
 @pytest.mark.parametrize("unknown", ["N/A", DEPRECATED])
 def test_a_check_that_no_gpu_answers_is_not_ok(node: NodeLab, unknown: str) -> None:
-    """Finding G5: driver 595 has no application clocks any more."""
+    """Driver 595 has no application clocks any more."""
     node.gpus(*[{"clock": unknown, "mem_clock": unknown, "width": unknown}] * 2)
     checks = json.loads(node.run("--json").stdout)["checks"]
     found = {each["check"]: (each["state"], each["text"]) for each in checks}
@@ -97,7 +97,7 @@ def test_a_check_that_no_gpu_answers_is_not_ok(node: NodeLab, unknown: str) -> N
 
 
 def test_lanes_are_compared_with_other_gpus_and_with_what_was(node: NodeLab) -> None:
-    """Finding G5: a slot of a virtual machine may have half of the lanes that its GPU can use."""
+    """A slot of a virtual machine may have half of the lanes that its GPU can use."""
     other = {"product_name": "NVIDIA A10G", "width": "8x"}
     node.gpus({}, other)
     assert node.wrong() == []
@@ -129,7 +129,7 @@ def test_a_missing_gpu(node: NodeLab) -> None:
 
 @pytest.mark.parametrize("part", ["hot", "sram", "width", "clock", "pending"])
 def test_a_lost_gpu_may_still_say_its_name(node: NodeLab, part: str) -> None:
-    """Finding G3: UUID and name come from elsewhere than what the GPU itself answers."""
+    """UUID and name come from elsewhere than what the GPU itself answers."""
     node.gpus({}, {part: "GPU is lost"})
     assert node.wrong() == [f"gpus page {SECOND} it does not answer: GPU is lost"]
 
@@ -184,7 +184,7 @@ def test_a_driver_that_fails(node: NodeLab) -> None:
 
 
 def test_the_cause_is_what_the_driver_says_first(node: NodeLab) -> None:
-    """Finding G4: the last line is the version."""
+    """The last line is the version."""
     cause = "Failed to initialize NVML: Driver/library version mismatch"
     node.says("nvidia-smi", f"{cause}\nNVML library version: 550.54\n", code=18)
     assert node.wrong() == [f"gpus drain nvidia-smi fails with code 18: {cause}"]
@@ -264,7 +264,7 @@ def test_memory_errors_are_counted_in_the_words_of_each_generation_of_drivers(
 
 
 def test_an_answer_that_is_no_xml_is_unknown(node: NodeLab) -> None:
-    """Finding G4: the name of a user's program stands in it."""
+    """The name of a user's program stands in it."""
     path = node.folder / "smi.xml"
     whole = path.read_text("utf-8")
     said = "gpus unknown nvidia-smi -q -x gives no XML that can be read: "

@@ -187,7 +187,7 @@ def test_what_was_before_a_gap_is_left_out(configure):
 
 @pytest.mark.parametrize("blank", [2619, 4294967295, -1])
 def test_a_blank_is_no_utilisation(configure, blank):
-    """Finding G1: a driver writes such numbers where it does not know."""
+    """A driver writes such numbers where it does not know."""
     now = time.time()
 
     def series(uuid: str, *blanks: int) -> Series:
@@ -210,7 +210,7 @@ def test_a_blank_is_no_utilisation(configure, blank):
 
 @pytest.mark.parametrize("labelled", ["gpu01.example.org", "gpu01.example.org:9400", "gpu01"])
 def test_a_node_of_slurm_may_have_a_domain(configure, labelled):
-    """Finding G2: that is `NodeName=gpu01.example.org`; no other domain is taken for it."""
+    """That is `NodeName=gpu01.example.org`; no other domain is taken for it."""
     now = time.time()
     names = {labelled: 40.0, "gpu02.example.org": 50.0, "gpu01.other.org": 60.0}
     some = FakePrometheus(

@@ -406,7 +406,7 @@ def hold_as_user(node: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]
 def test_its_user_cannot_keep_a_process_by_naming_another_job_or_none(
     node: Path, hold_as_user: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """Finding security L16: only another job of the same user keeps a process."""
+    """Only another job of the same user keeps a process."""
     run(node, "prolog", job=LATER)  # a live job of somebody else
     run(node, "prolog", uid=_UID)
     escaping = [hold_as_user(**env) for env in (

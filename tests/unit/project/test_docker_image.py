@@ -29,14 +29,13 @@ def _volumes(block: str) -> list[str]:
 
 @pytest.mark.parametrize("service", ["x-node: &node", "  login:"])
 def test_enroot_unpacks_on_a_volume_not_on_the_overlay(service: str) -> None:
-    """Finding containers D8: overlayfs refuses the whiteouts of an image's layers."""
+    """Overlayfs refuses the whiteouts of an image's layers."""
     assert "/var/tmp" in _volumes(_block(service))
     script = (_DOCKER / "image/build/install-site-packages").read_text("utf-8")
     assert "ENROOT_TEMP_PATH /var/tmp\n" in script
 
 
 def test_every_node_has_that_volume() -> None:
-    """Finding containers D8."""
     nodes = re.findall(r"^  (c\d+):\n((?:    .*\n)+)", _COMPOSE, re.MULTILINE)
     assert len(nodes) == 7
     for _, block in nodes:
@@ -45,7 +44,7 @@ def test_every_node_has_that_volume() -> None:
 
 
 def test_a_sites_packages_are_the_last_layer() -> None:
-    """Finding containers D19: each new .deb built Python's and PySlurm's layers anew."""
+    """Each new .deb built Python's and PySlurm's layers anew."""
     text = (_DOCKER / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
     steps = [line for line in text.splitlines() if re.match(r"(COPY|RUN|ADD|ARG|ENV) ", line)]
     (at,) = (at for at, line in enumerate(steps) if line.startswith("COPY packages/ "))

@@ -57,7 +57,6 @@ esac
 
 
 def test_a_service_that_is_unhealthy_for_now_is_waited_for(tmp_path: Path) -> None:
-    """Findings newcomer A20, submission 24, containers D18."""
     asked = f"{tmp_path}/asked"
     docker = f"""
 echo >>{asked}; number=$(wc -l <{asked}); said="not yet, $number" health=unhealthy
@@ -89,7 +88,7 @@ def test_a_service_that_ended_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["https://me:secret@pip.example/simple", "https://me@pip.example"])
 def test_an_index_with_a_password_is_refused(tmp_path: Path, url: str) -> None:
-    """Finding security L20: the history of the image shows build arguments."""
+    """The history of the image shows build arguments."""
     script = (
         'set -euo pipefail; source "$docker_dir/lib/ui.sh"; source "$docker_dir/lib/image.sh"; '
         "docker() { touch $here/asked; }; build 24.11 image trixie inputs"
@@ -213,7 +212,7 @@ render() { local text; text=$(<"$CONF/$1"); printf '%s\\n' "${text//"@$5@"/"${!5
 def test_slurmkits_configuration_names_the_port_of_the_login_node(
     line: str, section: dict[str, object] | None, tmp_path: Path
 ) -> None:
-    """Finding newcomer polish 14: `ssh … alice@login` is of no use on the cluster's host."""
+    """`ssh … alice@login` is of no use on the cluster's host."""
     environment = os.environ | {"docker_dir": str(_DOCKER), "here": str(tmp_path)}
     rendered = subprocess.check_output(["bash", "-c", _RENDERED + line], env=environment, text=True)
     config = tomllib.loads(rendered)

@@ -160,7 +160,6 @@ def test_commands_are_found_and_wrong_ones_not_taken() -> None:
 
 
 def test_the_page_of_commands_is_that_of_help() -> None:
-    """Finding newcomer A24."""
     spec = importlib.util.spec_from_file_location("commands_page", ROOT / "docs" / "commands.py")
     assert spec
     assert spec.loader

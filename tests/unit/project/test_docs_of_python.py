@@ -27,7 +27,7 @@ _USING = sorted(
 
 @pytest.mark.parametrize("name", _USING)
 def test_a_guide_says_which_python_has_slurmkit(name: str) -> None:
-    """Finding newcomer A25: `python3` in the demo cluster had no module named slurmkit."""
+    """`python3` in the demo cluster had no module named slurmkit."""
     found = _BEGINS.search(_GUIDES[name])
     assert found
     before = _GUIDES[name][: found.start()]
@@ -35,7 +35,6 @@ def test_a_guide_says_which_python_has_slurmkit(name: str) -> None:
 
 
 def test_the_answer_names_the_python_of_the_demo_cluster() -> None:
-    """Finding newcomer A25."""
     section = _GUIDES["docs/questions.md"].partition("\n## Using slurmkit\n")[2]
     assert "which slurmkit" in section
     assert "/opt/slurmkit/venv/bin/python" in section
@@ -44,7 +43,7 @@ def test_the_answer_names_the_python_of_the_demo_cluster() -> None:
 
 @pytest.mark.parametrize("name", [name for name, text in _GUIDES.items() if "pip install" in text])
 def test_pip_install_can_be_pasted(name: str) -> None:
-    """Finding newcomer polish 21: zsh expands an unquoted `.[tui]`; Debian's pip refuses."""
+    """Zsh expands an unquoted `.[tui]`; Debian's pip refuses."""
     for line in _GUIDES[name].splitlines():
         assert not re.search(r"pip install [^'\"`]*\w*\.?\[", line), line
     if name == "README.md":

@@ -36,7 +36,7 @@ HOST: Any = SimpleNamespace(user="alice", alias="lab", identities=(), only_ident
 
 
 def test_a_wrong_password_is_named_as_the_cause() -> None:
-    """Finding submission 16: it said that the server lets nobody in with a password."""
+    """It said that the server lets nobody in with a password."""
     prompts: list[str] = []
 
     def ask(prompt: str) -> str:
@@ -49,7 +49,6 @@ def test_a_wrong_password_is_named_as_the_cause() -> None:
 
 
 def test_the_right_password_after_a_wrong_one_is_taken() -> None:
-    """Finding submission 16."""
     given = iter(("wrong", "right"))
     server = PasswordsOnly("right")
     log_in(server, HOST, lambda _: next(given))

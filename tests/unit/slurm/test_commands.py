@@ -151,7 +151,7 @@ def test_an_unknown_user_is_not_nobody(program: Path) -> None:
 
 
 def test_a_submit_that_mentions_an_invalid_user_is_done(program: Path) -> None:
-    """Finding security M7: a job_submit plugin may print any text."""
+    """A job_submit plugin may print any text."""
     sbatch = program.with_name("sbatch")
     sbatch.write_text("", "utf-8")
     sbatch.chmod(0o755)

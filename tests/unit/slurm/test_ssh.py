@@ -233,7 +233,7 @@ def _with_options(
 def test_a_key_in_a_file_of_revoked_keys_is_refused(
     sshd: Sshd, section: ClusterSection, tmp_path: Path
 ) -> None:
-    """Finding security L12: ssh -G prints RevokedHostKeys."""
+    """ssh -G prints RevokedHostKeys."""
     keygen(tmp_path / "other")
     for of, refused in ((Path(f"{sshd.host_key}.pub"), True), (tmp_path / "other.pub", False)):
         krl = tmp_path / "krl"
@@ -255,7 +255,7 @@ def test_a_key_in_a_file_of_revoked_keys_is_refused(
 def test_only_what_openssh_allows_is_offered(
     sshd: Sshd, section: ClusterSection, tmp_path: Path
 ) -> None:
-    """Finding security L12: Ciphers, MACs, KexAlgorithms and HostKeyAlgorithms."""
+    """Ciphers, MACs, KexAlgorithms and HostKeyAlgorithms."""
     lines = ("Ciphers aes192-ctr,chacha20-poly1305@openssh.com", "MACs hmac-sha2-512",
              "KexAlgorithms curve25519-sha256", "HostKeyAlgorithms ssh-ed25519")  # fmt: skip
     slurm = SshSlurmCommands("lab", _with_options(sshd, section, tmp_path, *lines), ask_nobody)
@@ -271,7 +271,7 @@ def test_only_what_openssh_allows_is_offered(
 def test_a_proxy_command_is_run_by_the_shell(
     sshd: Sshd, section: ClusterSection, tmp_path: Path
 ) -> None:
-    """Finding security L13: variables, quotes and pipes are the shell's, as with ssh."""
+    """Variables, quotes and pipes are the shell's, as with ssh."""
     (tmp_path / "relay.py").write_text(RELAY, "utf-8")
     seen = tmp_path / "seen"
     relay = f"{sys.executable} {tmp_path}/relay.py %h %p"
@@ -299,7 +299,7 @@ def test_a_host_name_is_no_shell_text(tmp_path: Path) -> None:
 
 
 def test_the_host_key_of_a_jump_host_is_accepted_with_ssh(tmp_path: Path) -> None:
-    """Finding newcomer polish 2: `slurmkit clusters trust` takes clusters, not jump hosts."""
+    """`slurmkit clusters trust` takes clusters, not jump hosts."""
     config = tmp_path / "config"
     config.write_text("Host login\n ProxyJump ann@gate:2222\n", "utf-8")
     host = read_ssh_host("lab", ClusterSection(host="login", ssh_config=str(config)))
@@ -317,13 +317,11 @@ def in_project(section: ClusterSection) -> Iterator[SshSlurmCommands]:
 
 
 def test_commands_that_read_do_not_need_the_folder(in_project: SshSlurmCommands) -> None:
-    """Finding newcomer B3b."""
     assert in_project.run(["echo", "on"]) == "on\n"
     assert list(in_project.stream(["echo", "on"])) == ["on\n"]
 
 
 def test_a_submit_without_the_folder_says_what_makes_it(in_project: SshSlurmCommands) -> None:
-    """Finding newcomer B3b."""
     with pytest.raises(Refused) as refused:
         in_project.run(["sbatch"], stdin="#!/bin/sh\n")
     assert str(refused.value) == (
@@ -336,7 +334,6 @@ def test_a_submit_without_the_folder_says_what_makes_it(in_project: SshSlurmComm
 
 
 def test_send_makes_the_folder(in_project: SshSlurmCommands, sshd: Sshd, tmp_path: Path) -> None:
-    """Finding newcomer B3b."""
     code = tmp_path / "train.py"
     code.write_text("print('sent')\n", "utf-8")
     folder = sshd.folder / "new/project"

@@ -35,7 +35,6 @@ def modes(folder: Path) -> set[int]:
 def test_a_private_file_is_private_from_its_first_byte(
     slurm: SshSlurmCommands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security L1."""
     key, code, there = tmp_path / "-key", tmp_path / "code.py", tmp_path / "there"
     for path, mode in ((key, 0o600), (code, 0o644)):
         path.write_bytes(b"x" * 100_000)
@@ -80,7 +79,6 @@ def test_a_send_that_fails_leaves_no_part(
 def test_scripts_that_a_lost_connection_left_are_removed_after_a_day(
     slurm: SshSlurmCommands,
 ) -> None:
-    """Finding security L19."""
     fresh = Path(slurm.script(["sbatch"], ["echo fresh"]))
     old, marks = fresh.with_name("run-old"), fresh.with_name("run-folder")
     old.write_text("export HF_TOKEN=x", "utf-8")

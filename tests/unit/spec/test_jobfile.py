@@ -28,7 +28,7 @@ from slurmkit.spec.jobspec import JobSpec
     ],
 )
 def test_gpus_come_back(gpus: Gpus | None, tmp_path: Path) -> None:
-    """Finding security M1: one GPU per node was lost."""
+    """One GPU per node was lost."""
     spec = JobSpec(command=("x",), time="1:00:00", gpus=gpus)
     file = tmp_path / "job.toml"
     file.write_text(format_job_file(spec), "utf-8")

@@ -487,7 +487,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_count_of_zero_means_no_gpus(name: str, value: str) -> None:
-    """Finding submission 20: scripts whose count is a variable need it."""
+    """Scripts whose count is a variable need it."""
     assert parse_options([(name, value)]) == {"gpus": None}
     assert parse_options([(name, value), ("gpus-per-node", "2")])["gpus"] == Gpus(2)
     script = parse_options([("gpus-per-node", "4")])

@@ -80,7 +80,7 @@ def test_each_release_gives_the_same_map(slurm: FakeSlurm) -> None:
 
 
 def test_only_jobs_that_hold_gpus_are_asked_about(slurm: FakeSlurm) -> None:
-    """Finding submission 15b: of 20,000 waiting jobs, scontrol alone takes half a minute."""
+    """Of 20,000 waiting jobs, scontrol alone takes half a minute."""
     answer, said = slurm._answers["scontrol"], []
 
     def scontrol(argv: Sequence[str], stdin: str | None) -> str:
@@ -338,7 +338,6 @@ def test_forged_lines_give_nobody_a_gpu(jobs: str, owners: str, *, true_first: b
     ],
 )
 def test_a_forged_line_costs_no_time_or_memory(line: str, owner: str) -> None:
-    """Finding security H3."""
     nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)") + node("n2", "(null)", "")
     tracemalloc.start()
     try:
@@ -388,7 +387,7 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
 
 
 def test_very_many_records_of_one_job_are_not_compared() -> None:
-    """Finding security H3: each could name all nodes of the job."""
+    """Each could name all nodes of the job."""
     nodes = node("n1", "gpu:a100:4", "gpu:a100:3(IDX:0-2)")
     pieces = [text for at in range(20) for text in forged(1, f"gpu:{at + 1}(IDX:1-2)")]
     jobs = BOBS + record(2, name="".join([*pieces, *forged(2, "gpu:1(IDX:0)"), SWALLOWED]))

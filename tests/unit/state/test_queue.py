@@ -55,7 +55,7 @@ def test_a_row() -> None:
 
 
 def test_a_foreign_array_tag_is_dropped_where_it_cannot_be_true() -> None:
-    """Finding security M2: the comment names an array of alice's, who runs it."""
+    """The comment names an array of alice's, who runs it."""
     tag = "slurmkit-array:0123456789ab:2:9:12345"
     jobs = [job("12345_3"), job("99_1", UserName="mallory", Comment=tag)]
     slurm = FakeSlurm({"squeue": lambda argv, stdin: squeue_text(argv, jobs)})

@@ -88,7 +88,6 @@ def test_my_jobs() -> None:
     ],
 )
 def test_own_jobs_include_those_in_hidden_partitions(only: QueueFilter, shown: bool) -> None:
-    """Finding security H5."""
     assert ("--all" in only.options()) == shown
 
 

@@ -85,7 +85,6 @@ def test_books_of_ones_own_are_not_the_sites(slurm, capsys, configure, tmp_path,
 def test_an_ingest_that_cannot_begin_leaves_no_empty_ledger_behind(
     slurm, capsys, tmp_path, monkeypatch, option, private, words
 ):
-    """Finding newcomer polish 13."""
     slurm.private = private
     monkeypatch.setattr("slurmkit_accounting.sacct.query.os.geteuid", lambda: 54321)
     (tmp_path / "old.txt").write_text("JobID\n")
@@ -96,7 +95,6 @@ def test_an_ingest_that_cannot_begin_leaves_no_empty_ledger_behind(
 
 
 def test_an_export_makes_no_folder(slurm, capsys, tmp_path):
-    """Finding newcomer polish 13."""
     assert run_to_exit_code(ledger_group, ["ingest"]) == 0
     url = f"sqlite:///{tmp_path}/nosuch/backup.db"
     assert run_to_exit_code(ledger_group, ["export", url]) == 1

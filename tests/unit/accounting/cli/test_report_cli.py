@@ -44,7 +44,6 @@ def test_a_table_shows_rows_on_stdout_and_what_they_rest_on_beside(books, capsys
 
 
 def test_little_stands_below_a_table_unless_one_asks(books, capsys):
-    """Finding newcomer A9."""
     brief = report(capsys, "usage", *NOVEMBER, "--by", "user").err.splitlines()
     untracked = "GPUs of big are not tracked"
     assert [line.partition(":")[0] for line in brief] == ["window", "source", untracked, "more"]
@@ -63,7 +62,6 @@ def test_little_stands_below_a_table_unless_one_asks(books, capsys):
 
 
 def test_what_is_not_zero_stands_below_a_table_unasked(file_ledger, capsys):
-    """Finding newcomer A9."""
     jobs = [
         run("alice", BEGIN, None, gpus={"a100": 1}, state="RUNNING", last_seen=BEGIN + 7200),
         run("stranger", BEGIN, BEGIN + 3600, gpus={"a100": 1}, suspended=((BEGIN, 1800, 1800),)),
@@ -158,7 +156,6 @@ def test_a_runs_times_are_in_words(books, capsys):
 
 
 def test_what_has_not_happened_yet_is_not_unknown(file_ledger, capsys):
-    """Finding newcomer polish 8."""
     cancelled = run("bob", BEGIN, BEGIN + 60, state="CANCELLED", other={"start": None})
     write_books(
         file_ledger,
@@ -185,7 +182,6 @@ def test_columns_of_an_explanation_are_those_that_were_named(books, capsys):
 
 
 def test_a_filter_that_matches_nothing_is_named(books, capsys):
-    """Finding newcomer polish 4."""
     said = report(capsys, "usage", *NOVEMBER, "--user", "nosuch", "--partition", "x")
     assert "nothing matches user nosuch, partition x; to see the names" in said.err
     assert "the ledger has no user 'nosuch'\n" in said.err
@@ -211,7 +207,6 @@ def on_terminal(monkeypatch, columns):
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_an_explanation_keeps_its_gpu_hours_on_a_terminal(books, capsys, monkeypatch, columns):
-    """Finding newcomer A10."""
     on_terminal(monkeypatch, columns)
     header, *rows = report(capsys, "explain", *NOVEMBER).out.splitlines()
     assert {"JOB", "STATE", "GPU_HOURS", "START", "ROW"} <= set(header.split())
@@ -220,7 +215,6 @@ def test_an_explanation_keeps_its_gpu_hours_on_a_terminal(books, capsys, monkeyp
 
 
 def test_requests_are_shown_whole_on_a_terminal(file_ledger, capsys, monkeypatch):
-    """Finding newcomer A10."""
     use = {"mem_peak_mib": 1024, "gpu_used_permille": 250, "time_limit": "1440"}
     held = {"gpus": {"a100": 4}, "cpus": 16, "mem": 64 * 1024, "cpu_used_ms": 10**6}
     write_books(file_ledger, [run("alice", BEGIN, BEGIN + 3600, **held, other=use)])
@@ -233,7 +227,6 @@ def test_requests_are_shown_whole_on_a_terminal(file_ledger, capsys, monkeypatch
 
 
 def test_csv_has_a_total_for_who_asks(books, capsys):
-    """Finding newcomer A8."""
     plain = report(capsys, "usage", *NOVEMBER, "--format", "csv").out.splitlines()
     asked = report(capsys, "usage", *NOVEMBER, "--format", "csv", "--total").out.splitlines()
     assert asked[:-1] == plain
@@ -243,7 +236,6 @@ def test_csv_has_a_total_for_who_asks(books, capsys):
 
 
 def test_costs_have_their_currency_in_the_header(books, capsys, configure):
-    """Finding newcomer A9."""
     price = '[[gpu.a100.prices]]\nsince = 2026-01-01\ncurrency = "EUR"\non_premises = 1.0\n'
     configure(price)
     said = report(capsys, "usage", *NOVEMBER)
@@ -256,7 +248,6 @@ def test_costs_have_their_currency_in_the_header(books, capsys, configure):
 
 @pytest.mark.parametrize("name", ["gpu-type", "gpu_type"])
 def test_a_gpu_type_is_one_column_however_it_is_asked_for(books, capsys, name):
-    """Finding newcomer polish 9."""
     words = ["usage", *NOVEMBER, "--by", name, "--gpu-type", "a100"]
     found = json.loads(report(capsys, *words, "--json").out)
     assert [row["gpu_type"] for row in found["rows"]] == ["a100"]

@@ -54,7 +54,6 @@ def shown(capsys, *argv: str) -> list[dict]:
 
 
 def test_the_lines_of_a_wrong_file_are_dismissed_and_put_back(noisy, capsys):
-    """Finding newcomer A7."""
     left = shown(capsys, "--source", noisy, "--dismiss", "not a file of sacct")
     assert left == []
     assert len(shown(capsys)) == 2
@@ -93,7 +92,6 @@ def test_what_cannot_be_dismissed(noisy, capsys, argv, words):
 
 @pytest.mark.sql
 def test_reports_no_longer_count_dismissed_lines_and_neither_does_the_next_ingest(ledger):
-    """Finding newcomer A7."""
     slurm = FakeSacct(job(1, 1_793_500_000, "soon", 1_793_500_300))
     since = 1_793_490_000
     ingest(ledger, slurm, since=since)
@@ -141,7 +139,6 @@ def two_lines_that_can_be_read_now(tmp_path, monkeypatch) -> None:
 def test_only_the_named_line_is_tried_again_and_a_dry_run_changes_nothing(
     tmp_path, monkeypatch, capsys
 ):
-    """Finding accounting 10."""
     two_lines_that_can_be_read_now(tmp_path, monkeypatch)
     capsys.readouterr()
     first, second = (row["id"] for row in shown(capsys))
@@ -164,7 +161,6 @@ def test_a_dry_run_dismisses_nothing(noisy, capsys):
 
 
 def test_a_run_counts_once_its_line_can_be_read_though_it_was_dismissed(ledger):
-    """Finding accounting 11."""
     bad = job(1, 1_793_500_000, "soon", 1_793_500_300)
     slurm = FakeSacct(bad)
     since = 1_793_490_000
@@ -182,7 +178,7 @@ def test_a_run_counts_once_its_line_can_be_read_though_it_was_dismissed(ledger):
 
 @pytest.mark.sql
 def test_a_line_of_a_file_that_was_dismissed_counts_again_once_sacct_itself_prints_it(ledger):
-    """Finding accounting 11: it is no line of a wrong file then."""
+    """It is no line of a wrong file then."""
     bad = job(1, 1_793_500_000, "soon", 1_793_500_300)
     text = "\x1f".join(bad[name] for name in SACCT_FIELDS) + "\n"
     stream = io.BytesIO(text.encode())

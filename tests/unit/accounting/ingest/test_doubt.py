@@ -44,7 +44,7 @@ def test_gpus_that_are_not_what_was_asked_for_are_doubtful(ledger):
 
 
 def test_the_status_says_how_doubtful_runs_are_listed(file_ledger, capsys):
-    """Finding newcomer N16: no command named them."""
+    """No command named them."""
     odd = job(1, NOW - 90, NOW - 90, NOW, AllocTRES="cpu=4,gres/gpu=4,node=1",
               ReqTRES="cpu=4,gres/gpu=2,node=1")  # fmt: skip
     ingest(file_ledger, FakeSacct(odd, job(2, NOW - 90, NOW - 90, NOW)))

@@ -189,7 +189,7 @@ def test_a_time_that_no_clock_showed_is_a_reject(ledger):
     "end", ["2106-02-07T06:28:14", "9999-12-31T23:59:59", "0001-01-02T00:00:00", "4294967294"]
 )
 def test_a_time_that_cannot_be_meant_is_a_reject(ledger, end):
-    """Finding security L5: Slurm's NO_VAL as the end of a run would fill tables up to 2106."""
+    """Slurm's NO_VAL as the end of a run would fill tables up to 2106."""
     assert counts(load(ledger, line(1) + line(2, End=end))) == (2, 1, 0, 1)
     (reject,) = everything(ledger, rejects)
     assert reject["reason"] == f"End {end!r} cannot be read"
@@ -238,7 +238,6 @@ def test_the_command_reads_a_file(tmp_path, capsys):
 
 
 def test_rows_that_users_could_have_written_are_warned_of_and_counted(tmp_path, capsys):
-    """Finding security M5."""
     forged = line(2, User="alice", JobName="her own")
     honest = line(3, JobName="a|b") + line(4, JobName="two\nlines") + line(5) + line("5.0")
     path = tmp_path / "dump.txt"
@@ -278,7 +277,6 @@ def test_a_file_without_text_of_users_needs_no_delimiter(tmp_path, capsys):
 
 
 def test_a_random_delimiter_tells_forged_rows_apart(tmp_path, capsys):
-    """Finding security M5."""
     forged = line(2, User="alice", JobName="her own")
     text = line(1, User="mallory", JobName="NAME").replace("|", "4d0c61b5")
     path = tmp_path / "dump.txt"
@@ -299,7 +297,6 @@ def test_a_random_delimiter_tells_forged_rows_apart(tmp_path, capsys):
     ],
 )
 def test_fields_that_users_write_can_forge_rows(fields, delimiter, found):
-    """Finding security M5."""
     assert forgeable_fields(parse_field_names(fields), delimiter) == found
 
 
@@ -398,7 +395,6 @@ def node_hours(ledger: Ledger, form: str) -> str:
 
 @pytest.mark.sql
 def test_node_hours_are_unknown_where_a_file_tells_of_no_nodes(ledger, capsys):
-    """Finding newcomer A5."""
     fields = "JobIDRaw,User,Account,Submit,Start,End,State,AllocCPUS"
     load(ledger, f"1|alice|vision|{T}|{T}|{T + 3600}|COMPLETED|4\n", fields)
     assert (node_hours(ledger, "csv"), node_hours(ledger, "json")) == ("", "null")
@@ -413,7 +409,7 @@ def test_node_hours_are_unknown_where_a_file_tells_of_no_nodes(ledger, capsys):
 
 @pytest.mark.sql
 def test_runs_of_a_file_are_counted_up_to_its_end(ledger):
-    """Finding newcomer N15: the report said that they were counted up to now."""
+    """The report said that they were counted up to now."""
     load(ledger, line(1, State="RUNNING", End="Unknown") + line(2, End=T + 7200))
     report = read.usage(ledger, "2023-11-01", "2023-12-01", by="user", timezone="UTC")
     assert report.meta.running == 1
@@ -421,7 +417,6 @@ def test_runs_of_a_file_are_counted_up_to_its_end(ledger):
 
 
 def test_nodes_are_those_of_alloc_tres_where_there_is_no_other_field(ledger):
-    """Finding newcomer A5."""
     load(ledger, line(1, Start=T, End=T + 3600, AllocTRES=TRES.replace("node=1", "node=2")))
     assert [row["nodes"] for row in everything(ledger)] == [2]
     assert node_hours(ledger, "json") == "2.0"
@@ -429,7 +424,6 @@ def test_nodes_are_those_of_alloc_tres_where_there_is_no_other_field(ledger):
 
 
 def test_a_header_can_name_the_fields(ledger, tmp_path, capsys):
-    """Finding newcomer A6."""
     dump = tmp_path / "dump.txt"
     dump.write_text(FIELDS.replace(",", "|").lower() + "\n" + line(1) + line(2), "utf-8")
     argv = ["ingest", "--file", str(dump), "--cluster", "old", "--header", "--timezone", "UTC"]
@@ -485,14 +479,12 @@ def test_a_month_of_files_can_be_closed_beside_a_cluster_that_is_read_and_one_th
     ],
 )
 def test_a_month_that_no_file_has_whole_is_not_closed(ledger, month, first, last):
-    """Finding newcomer A4."""
     load(ledger, line(1, Submit=first, End=last))
     with pytest.raises(BadInput, match=f"not all of {month} .* ingest --since {month}-01, or with"):
         close_month(ledger, month, find_zone("UTC"), DECEMBER + 86400 * 9)
 
 
 def test_a_month_that_two_files_have_together_is_closed(ledger):
-    """Finding newcomer A4."""
     load(ledger, line(1, Submit=NOVEMBER - 9, End=T + 86400))
     load(ledger, line(2, Submit=T - 9, End=DECEMBER + 86400))
     (closed,) = close_month(ledger, "2023-11", find_zone("UTC"), DECEMBER + 86400 * 9)
@@ -500,7 +492,7 @@ def test_a_month_that_two_files_have_together_is_closed(ledger):
 
 
 def test_a_month_whose_begin_sacct_was_not_asked_for_is_not_closed(ledger, monkeypatch):
-    """Finding newcomer A4: the first ingest reads 30 days, not the whole month before."""
+    """The first ingest reads 30 days, not the whole month before."""
     slurm = FakeSacct()
     ended = DECEMBER + 86400 * 9
     monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: ended)
@@ -514,7 +506,6 @@ def test_a_month_whose_begin_sacct_was_not_asked_for_is_not_closed(ledger, monke
 
 @pytest.mark.sql
 def test_a_row_of_a_file_that_cannot_be_counted_is_rejected_alone(ledger, monkeypatch):
-    """Finding security H2."""
     odd = TRES.replace("a100=2", "a100=NONE")
     text = "".join(line(n, AllocTRES=odd if n == 2 else TRES) for n in (1, 2, 3))
     monkeypatch.setattr("slurmkit_accounting.sacct.file._BLOCK", 100)  # several batches

@@ -474,7 +474,7 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
 
 
 def test_the_suspended_time_of_a_run_without_an_end_is_placed_without_asking(ledger, monkeypatch):
-    """Finding books B4: sreport takes it off the CPUs in the hours in which it lay."""
+    """Sreport takes it off the CPUs in the hours in which it lay."""
     begin = (NOW - 3 * DAY) // DAY * DAY
     row, halts = job(1, begin, begin, None), [(begin + 900, begin + 971)]
     slurm = FakeSacct()
@@ -525,7 +525,6 @@ def test_a_run_that_was_suspended_for_less_than_was_said_keeps_no_old_interval(l
 
 
 def test_a_suspension_that_cannot_be_read_stops_no_ingest(ledger, monkeypatch):
-    """Finding security H2, the same kind."""
     slurm = FakeSacct(job(1, NOW - 90, NOW - 90, NOW - 20) | {"Suspended": "00:00:16"})
     monkeypatch.setattr("fake_sacct.clock", lambda _: "INVALID")
     ingest(ledger, slurm)
@@ -582,7 +581,6 @@ def test_a_run_cut_short_whose_job_completed_later_was_redone(ledger):
 
 @pytest.mark.sql
 def test_a_row_that_cannot_be_counted_keeps_no_other_row_out(ledger, monkeypatch):
-    """Finding security H2."""
     odd = TRES.replace("a100=2", "a100=1.5")
     rows = [job(n, NOW - 100, NOW - 90, NOW - 50) for n in range(1, 8)]
     rows[2] = job(3, NOW - 100, NOW - 90, NOW - 50, AllocTRES=odd, ReqTRES=odd)
@@ -610,7 +608,6 @@ def test_a_row_that_cannot_be_counted_keeps_no_other_row_out(ledger, monkeypatch
 
 
 def test_a_row_that_the_database_cannot_store_is_rejected_alone(ledger, monkeypatch):
-    """Finding security H2."""
     monkeypatch.setattr("slurmkit_accounting.sacct.values._MOST", 2**70)
     slurm = FakeSacct(*(job(n, NOW - 100, NOW - 90, NOW - 50) for n in range(1, 4)))
     slurm.jobs[1]["AllocNodes"] = str(2**69)

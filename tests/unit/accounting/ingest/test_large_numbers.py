@@ -51,7 +51,7 @@ def assert_whole(ledger: Ledger) -> None:
 
 
 def test_energy_of_rapl_counters_that_wrapped_is_unknown(ledger):
-    """Finding accounting 1: 49 tasks of 72 MW at a month's begin were beyond 64 bits."""
+    """49 tasks of 72 MW at a month's begin were beyond 64 bits."""
     slurm = FakeSacct(*tasks(49, ConsumedEnergyRaw=72_000_000 * 1200))
     assert ingest(ledger, slurm, since=FIRST - HOUR).entered.new == 49
     assert_whole(ledger)
@@ -202,7 +202,6 @@ def test_sums_are_checked_by_their_size_only_where_they_add_up():
 
 
 def test_energy_says_how_much_of_it_is_known(ledger, capsys):
-    """Finding accounting 12."""
     jobs = [
         run("alice", BEGIN, BEGIN + HOUR, energy=3_600_000, nodes=3),
         run("alice", BEGIN, BEGIN + HOUR, energy=None),
@@ -220,7 +219,7 @@ def test_energy_says_how_much_of_it_is_known(ledger, capsys):
 
 
 def test_node_hours_are_unknown_in_any_sum_with_a_run_whose_nodes_are(ledger):
-    """Finding accounting 13: the other runs of its key have nodes enough for both."""
+    """The other runs of its key have nodes enough for both."""
     jobs = [
         run("alice", BEGIN, BEGIN + HOUR, nodes=0),
         run("alice", BEGIN + HOUR, BEGIN + 90 * HOUR, nodes=8),

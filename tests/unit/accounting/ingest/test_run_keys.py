@@ -60,7 +60,6 @@ def load(ledger: Ledger, text: str, zone: str = "UTC", fields=FIELDS) -> Ingeste
 
 
 def test_an_accounting_database_that_was_set_up_anew_overwrites_no_run(ledger):
-    """Finding security H1."""
     alice, bob = of_alice_and_of_bob()
     slurm = FakeSacct(*alice)
     assert ingest(ledger, slurm).entered.reused == 0
@@ -85,7 +84,6 @@ def test_an_accounting_database_that_was_set_up_anew_overwrites_no_run(ledger):
 
 @pytest.mark.sql
 def test_two_dumps_with_one_dbindex_are_two_runs(ledger):
-    """Finding security H1, from files."""
     load(ledger, dump((1, 10, "alice", T), hours=48))
     done = load(ledger, dump((1, 10, "bob", T + 300 * DAY + 17)))
     assert (done.entered.new, done.entered.changed, done.entered.reused) == (1, 0, 1)
@@ -210,7 +208,7 @@ TWICE_FIELDS = ("JobIDRaw", "User", "Submit", "Start", "End", "Elapsed", "State"
 @pytest.mark.parametrize("in_file_first", [True, False])
 @pytest.mark.parametrize("submit", [FIRST, SECOND])
 def test_a_run_of_the_hour_that_the_clock_shows_twice_is_one(ledger, submit, in_file_first):
-    """Finding accounting 6: without a DBIndex, by the second time of Submit too."""
+    """Without a DBIndex, by the second time of Submit too."""
     exact = dump((10, 10, "alice", submit)).replace(f"|{submit + 3660}|", f"|{submit + 660}|")
     texts = [(TWICE, "Europe/Berlin", TWICE_FIELDS), (exact, "UTC", FIELDS)]
     done = [load(ledger, *one) for one in (texts if in_file_first else reversed(texts))]
@@ -275,7 +273,6 @@ def test_a_run_whose_submit_cannot_be_read_any_more_is_not_gone(ledger):
 def test_ingest_status_and_verify_say_that_a_database_was_set_up_anew(
     capsys, monkeypatch, tmp_path
 ):
-    """Finding security H1."""
     monkeypatch.setenv("SLURMKIT_DB", f"sqlite:///{tmp_path}/ledger.db")
     options = ("--cluster", "lab", "--fields", ",".join(FIELDS), "--timezone", "UTC")
 

@@ -95,7 +95,7 @@ def test_a_password_in_the_query_is_refused_and_not_shown(key):
     ],
 )
 def test_a_password_on_the_command_line_is_refused_and_not_shown(words, capsys):
-    """Finding newcomer A22: everybody sees it in the list of processes."""
+    """Everybody sees it in the list of processes."""
     assert run_to_exit_code(ledger_group, words) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.endswith("take it out of the URL, and put it into ~/.pgpass")
@@ -103,13 +103,11 @@ def test_a_password_on_the_command_line_is_refused_and_not_shown(words, capsys):
 
 
 def test_a_url_without_a_password_is_taken_on_the_command_line(capsys):
-    """Finding newcomer A22."""
     assert run_to_exit_code(ledger_group, ["status", "--db", "sqlite:////no:su@ch/books.db"]) == 1
     assert "password" not in capsys.readouterr().err
 
 
 def test_the_folder_of_a_ledger_that_is_named_is_not_made(tmp_path):
-    """Finding newcomer polish 13."""
     path = tmp_path / "mistyped" / "backup.db"
     with (
         pytest.raises(LedgerError, match="No such file or directory; make its folder, or name"),
@@ -120,7 +118,6 @@ def test_the_folder_of_a_ledger_that_is_named_is_not_made(tmp_path):
 
 
 def test_an_ingest_without_slurm_leaves_no_ledger(monkeypatch, tmp_path, capsys):
-    """Finding newcomer polish 13."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run_to_exit_code(ledger_group, ["ingest"]) == 1
     assert "is not on the PATH" in capsys.readouterr().err
@@ -128,7 +125,6 @@ def test_an_ingest_without_slurm_leaves_no_ledger(monkeypatch, tmp_path, capsys)
 
 
 def test_an_ingest_of_a_file_with_a_wrong_header_leaves_no_ledger(tmp_path, capsys):
-    """Finding newcomer polish 13."""
     dump = tmp_path / "dump.txt"
     dump.write_text("a|b\n1|2\n", "utf-8")
     words = ["ingest", "--file", str(dump), "--cluster", "lab", "--header"]

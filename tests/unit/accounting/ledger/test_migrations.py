@@ -131,7 +131,6 @@ def test_a_first_ledger_comes_forward_with_its_rows(old):
 
 
 def test_usage_by_the_hour_is_made_anew_from_the_runs(old):
-    """Finding books B1."""
     engine = create_engine(ledger_url(old))
     with engine.begin() as connection:
         upgrade(connection, "0005")
@@ -193,7 +192,7 @@ def make_twins(old: str, *twins: dict) -> None:
     ],
 )
 def test_a_run_that_was_stored_twice_becomes_one(old, facts, kept):
-    """Finding accounting 3: of two rows the one that sacct still shows counts, else the newest."""
+    """Of two rows the one that sacct still shows counts, else the newest."""
     one = {"id": 21, "db_index": 55, "suspended": 60, "cpu_used_ms": 700, **facts[0]}
     two = {"id": 22, "db_index": 7, "suspended": 60, "cpu_used_ms": None, **facts[1]}
     blank = {"gone_since": None, "retracted": None}

@@ -51,7 +51,6 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_writer_copies_a_file_before_it_changes_the_schema_and_leaves_postgresql_alone(old):
-    """Finding security L14."""
     if old.startswith("postgresql"):
         words = r"pg_dump\), then run: slurmkit ledger upgrade"
         with pytest.raises(LedgerError, match=words), open_for_writing(old):
@@ -75,7 +74,6 @@ def test_a_writer_copies_a_file_before_it_changes_the_schema_and_leaves_postgres
 
 
 def test_a_file_that_cannot_be_copied_is_not_changed(tmp_path, monkeypatch):
-    """Finding security L14."""
 
     def no_room(*_: object) -> None:
         raise OSError("no room")
@@ -92,7 +90,7 @@ def test_a_file_that_cannot_be_copied_is_not_changed(tmp_path, monkeypatch):
 
 
 def test_no_schema_is_changed_while_an_ingest_is_running(old):
-    """Finding accounting 15: of an older release, which would go on with other tables."""
+    """Of an older release, which would go on with other tables."""
     engine = create_engine(ledger_url(old))
     source = str(engine.url.database) if old.startswith("sqlite") else old
     running = SimpleNamespace(engine=engine, source=source)
@@ -133,7 +131,6 @@ def test_a_ledger_can_be_made_and_upgraded_with_the_sqlite_of_rhel_9(tmp_path, m
 
 
 def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(tmp_path, monkeypatch):
-    """Finding accounting 15."""
     where = f"sqlite:///{tmp_path}/old.db"
     make_old(where)
     others = {tmp_path / f"old.db.schema-{name}" for name in ("0002.bak", "0003-mine", "00021")}
@@ -155,7 +152,6 @@ def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(tmp_p
 
 
 def test_the_command_upgrades_a_ledger_and_a_reader_names_it(tmp_path, capsys):
-    """Finding security L14."""
     where = f"sqlite:///{tmp_path}/old.db"
     argv = ["upgrade", "--db", where]
     assert run_to_exit_code(ledger_group, argv) == 1

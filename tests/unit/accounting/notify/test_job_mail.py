@@ -55,7 +55,6 @@ def test_a_job_that_failed_is_explained(lab: Lab) -> None:
 
 
 def test_the_mail_about_a_failed_job_says_where_its_log_is(lab: Lab) -> None:
-    """Finding newcomer N17."""
     lab.end("12", "FAILED", "3:0")
     store_runs(lab.ledger, stored(12, state="FAILED"))
     lab.event(12, "Failed", JOB_STATE="FAILED", JOB_EXIT_CODE2="3:0")
@@ -262,7 +261,7 @@ def test_ends_that_slurmctld_tells_late_are_in_the_same_mail(lab: Lab) -> None:
 
 @pytest.mark.parametrize("mails", ["each", "daily"])
 def test_a_cancelled_job_is_not_red(lab: Lab, monkeypatch: pytest.MonkeyPatch, mails: str) -> None:
-    """Finding newcomer N5: most are cancelled by their own user."""
+    """Most are cancelled by their own user."""
     wants(lab, monkeypatch, mails=mails)
     lab.end("12", "CANCELLED by 10001")
     store_runs(lab.ledger, stored(12, state="CANCELLED"))
@@ -352,7 +351,7 @@ def test_ten_thousand_tasks_are_one_mail(lab: Lab) -> None:
 
 
 def test_a_line_of_several_tasks_counts_them_all(lab: Lab) -> None:
-    """Finding B3: tasks that never started have one record, and one line."""
+    """Tasks that never started have one record, and one line."""
     lab.end("12_[1-5]", "DEADLINE", JobIDRaw="12", NodeList="None assigned")
     lab.event(12, "Failed", ARRAY_JOB_ID=12, JOB_STATE="DEADLINE", whole_array=True)
     store_runs(lab.ledger, stored(12, job_id="12_[1-5]", state="DEADLINE"))

@@ -73,7 +73,7 @@ class TestMembers:
     "dn", ["uid=ann,ou=p", "UID=Ann , ou=p", "cn=Ann B.+uid=ann,ou=p", "uid=ann+cn=Ann B.,ou=p"]
 )
 def test_of_several_names_the_one_in_the_dn_counts(dn):
-    """Finding B2: as for SSSD, the others are aliases; their order says nothing."""
+    """As for SSSD, the others are aliases; their order says nothing."""
     ann = (dn, {"entryUUID": [b"1"], "uid": [b"a.b", b"ann", b"annb"]})
     assert parse_person(*ann, SECTION, NOW).username == "ann"
     elsewhere = ("cn=ann,ou=p", ann[1])

@@ -223,7 +223,7 @@ def test_a_policy_that_requeues_leaves_others_alone(
 def test_a_service_without_rights_does_not_know_what_follows(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox, site: Callable[..., None], action: str
 ) -> None:
-    """Finding N2: scontrol does not show the script, says so on stderr alone, and exits with 0."""
+    """scontrol does not show the script, says so on stderr alone, and exits with 0."""
     site(action=action)
     job = add(lab, [0] * 100, "")
     said = play(lab, ledger, TAKEN + 60)
@@ -411,7 +411,7 @@ def test_the_pi_gets_the_second_mail(ledger: Ledger, lab: IdleCluster, inbox: In
 def test_jobs_that_are_idle_at_once_are_one_offence(
     ledger: Ledger, lab: IdleCluster, inbox: Inbox
 ) -> None:
-    """Finding newcomer N11: of two jobs warned in one round, the PI got the second mail."""
+    """Of two jobs warned in one round, the PI got the second mail."""
     add(lab, [0] * 290)
     add(lab, [0] * 290)
     play(lab, ledger, WARNED + 1000)

@@ -151,7 +151,7 @@ def summed() -> Report:
 
 
 def test_a_total_is_of_what_can_be_added(summed):
-    """Finding newcomer A8: no sum of percentages or of people, and the unknown stays unknown."""
+    """No sum of percentages or of people, and the unknown stays unknown."""
     assert text_total(summed, SUMMED) == ["total", "", "3.50", "", "7.00", "?"]
     assert text_total(summed, SUMMED[2:]) == ["3.50", "total", "7.00", "?"]
     assert text_total(summed, SUMMED[2:3]) == []
@@ -161,7 +161,7 @@ def test_a_total_is_of_what_can_be_added(summed):
 
 
 def test_a_csv_file_ends_with_a_total_only_for_who_asks(summed):
-    """Finding newcomer A8: `df.gpu_hours.sum()` must not count everything twice."""
+    """`df.gpu_hours.sum()` must not count everything twice."""
     plain = render_report(summed, "csv").decode().splitlines()
     assert len(plain) == 3
     assert render_report(replace(summed, total_row=True), "csv").decode().splitlines() == [
@@ -171,7 +171,6 @@ def test_a_csv_file_ends_with_a_total_only_for_who_asks(summed):
 
 
 def test_a_spreadsheet_ends_with_a_total_set_apart(summed):
-    """Finding newcomer A8."""
     sheet = load_workbook(io.BytesIO(render_report(summed, "xlsx")))["usage"]
     *rows, gap, last = sheet.iter_rows()
     assert [cell.value for cell in gap] == [None] * 6
@@ -188,7 +187,6 @@ def test_a_spreadsheet_ends_with_a_total_set_apart(summed):
 
 
 def test_a_page_ends_its_tables_with_a_total(summed):
-    """Finding newcomer A8."""
     page = render_report(summed, "html").decode()
     main, detail = re.findall(r"<tfoot>(.*?)</tfoot>", page, re.DOTALL)
     assert re.findall(r"<td[^>]*>([^<]*)</td>", main) == ["total", "3.50", "7.00", "", ""]
@@ -196,7 +194,6 @@ def test_a_page_ends_its_tables_with_a_total(summed):
 
 
 def test_a_spreadsheet_can_be_read_without_dragging(report):
-    """Finding newcomer polish 9."""
     sheet = load_workbook(io.BytesIO(render_report(report, "xlsx")))["usage"]
     header = [cell.value for cell in sheet[1]]
     assert header[:4] == ["user", "gpu_hours", "cost", "jobs"]
@@ -210,7 +207,6 @@ def test_a_spreadsheet_can_be_read_without_dragging(report):
 
 
 def test_a_spreadsheet_has_times_that_people_can_read(report):
-    """Finding newcomer polish 9."""
     columns = (Column("job"), Column("start", "time"), Column("end", "time"))
     row = {"job": "7", "start": int(AT.timestamp()), "end": None}
     sheet = load_workbook(io.BytesIO(render_report(Report(META, columns, (row,)), "xlsx")))["usage"]
@@ -227,7 +223,6 @@ def test_control_characters_go_nowhere(report, form):
 
 
 def test_a_name_with_any_characters_makes_a_valid_spreadsheet(report):
-    """Finding security L9."""
     name = "a\ufffe\uffff\ud800\x00b\U0001fffe"
     row = dict(report.rows[0]) | {report.columns[0].name: name}
     raw = render_report(replace(report, rows=(row,)), "xlsx")
@@ -272,7 +267,6 @@ def test_html_has_every_number_and_what_they_rest_on(report):
 
 
 def test_a_chart_says_which_gpu_type_it_is_of_also_if_there_is_one(report):
-    """Finding newcomer polish 10."""
     one = Panel("stacked", "By type", "GPU-hours", ("2026-11-01",), (Series("h100", (1.0,)),))
     page = render_report(replace(report, panels=(one,)), "html").decode()
     assert "</svg>h100</li>" in page
@@ -284,7 +278,6 @@ def test_a_chart_says_which_gpu_type_it_is_of_also_if_there_is_one(report):
 
 
 def test_a_page_says_what_its_hours_are_and_begins_with_gpu_hours(report):
-    """Finding newcomer polish 10."""
     columns = (Column("pi"), Column("gpu_type"), *COLUMNS[1:], Column("wait_hours", "hours"))
     row = {**report.rows[4], "pi": "vogel", "gpu_type": "h100", "wait_hours": 1.0}
     meta = replace(META, by=("pi", "gpu_type"))
@@ -295,7 +288,6 @@ def test_a_page_says_what_its_hours_are_and_begins_with_gpu_hours(report):
 
 
 def test_the_footer_in_brief_has_what_is_not_zero(report):
-    """Finding newcomer A9."""
     sreport = SreportDifference(0.0, 1.0, 0.0, "slurmkit report reconcile")
     quiet = replace(
         META, gpus_not_tracked=(), missing_before=None, gaps=(), running=0, doubtful=0, rejects=0,
@@ -314,7 +306,6 @@ def test_the_footer_in_brief_has_what_is_not_zero(report):
 
 
 def test_a_time_that_has_not_come_is_empty():
-    """Finding newcomer polish 8."""
     assert format_value(None, "time") == ""
     assert format_value(None, "hours") == "?"
 

@@ -309,7 +309,7 @@ def test_capacity_is_of_twelve_months_without_dates(ledger):
 
 
 def test_months_of_which_nothing_is_known_have_no_row(ledger):
-    """Finding newcomer N7: they had 0.00 GPU-hours and 0 jobs."""
+    """They had 0.00 GPU-hours and 0 jobs."""
     store_runs(ledger, ran(BEGIN + DAY, 600, **A100))
     with ledger.transaction() as connection:
         record_capacity(connection, 1, {"a100": 4, "h100": 2}, BEGIN)
@@ -537,7 +537,7 @@ def test_capacity_is_what_counting_quarters_of_hours_gives(ledger, seed):
         assert row["gpu_hours_used"] == share(sums["gpu_hours_used"], HOUR if measured else 0)
         assert row["gpu_efficiency"] == share(sums["gpu_hours_used"], measured)
 
-    # Finding newcomer N7: 1.28 GPU-hours were held, and 1.91 used.
+    # 1.28 GPU-hours were held, and 1.91 used.
     for _ in range(4):
         first = dt.date(2026, 9, 1) + dt.timedelta(chance.randrange(60))
         last = first + dt.timedelta(chance.randrange(1, 20))
@@ -558,7 +558,7 @@ def test_capacity_is_what_counting_quarters_of_hours_gives(ledger, seed):
 
 
 def test_the_total_of_capacity_is_of_what_was_measured_as_that_of_usage(ledger):
-    """Finding newcomer N7: it was unknown as soon as one type was not measured."""
+    """It was unknown as soon as one type was not measured."""
     measured(ledger, (ran(BEGIN, 600, **A100), 0.5, 20_000, 81_920))
     store_runs(ledger, ran(BEGIN, 600, **A30, db_index=77))
     asked = ("2026-11-01", "2026-12-01")

@@ -87,7 +87,6 @@ def test_notices_come_at_80_and_at_100_percent(ledger, budgets, hours, notice):
 
 
 def test_budgets_are_added_up_unless_they_count_hours_twice(ledger, budgets):
-    """Finding newcomer A8."""
     budgets(budget("vogel", 200) + budget("garcia", 50))
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     found = read.budget(ledger, timezone="UTC", now=BEGIN + DAY)
@@ -172,7 +171,7 @@ def test_wait_times_are_those_of_runs_that_started_in_the_window(ledger):
 
 @pytest.mark.sql
 def test_what_is_unknown_of_a_row_is_unknown_of_all(ledger):
-    """Finding newcomer A8: of what was not measured there is no sum, of no GPU the waste is 0."""
+    """Of what was not measured there is no sum, of no GPU the waste is 0."""
     use = {"cpu_used_ms": HOUR * 1000, "other": {"mem_peak_mib": 512, "gpu_used_permille": 500}}
     jobs = [
         run("alice", BEGIN, BEGIN + HOUR, gpus=A100, cpus=4, mem=1024, **use),
@@ -467,7 +466,7 @@ def test_the_difference_to_sreport_is_split_by_cause(ledger):
 
 @pytest.mark.parametrize("left", [-5, -10])
 def test_sreport_drops_remainders_of_idle_time_in_reservations(ledger, left):
-    """Findings books B4, accounting 14: how much at most is said, but taken off nothing."""
+    """How much at most is said, but taken off nothing."""
     write_books(ledger, [run("alice", BEGIN, BEGIN + 1000, gpus={"a100": 1})])
     # Three hours of three associations, in each of which 2 s are dropped, and one of a single one.
     spans = ((0, 2, "2,7,9"), (0, 1, ",4,"), (9, 10, "1,2,3"))
@@ -485,7 +484,6 @@ def test_sreport_drops_remainders_of_idle_time_in_reservations(ledger, left):
 
 
 def test_for_cpus_the_suspended_time_of_running_jobs_is_no_exact_cause(ledger):
-    """Finding books B4."""
     write_books(ledger, [run("alice", BEGIN, BEGIN + 1000, cpus=1)])
     rows = "lab|root||cpu|990\nlab|vision|alice|cpu|990\n"
     slurm = FakeSlurm(
@@ -575,7 +573,7 @@ def test_samples_that_ended_long_ago_do_not_make_a_gpu_idle(
 
 
 def test_without_a_name_the_source_counts_that_knows_most(gpus, monkeypatch):
-    """Finding newcomer N8: the ledger measured all that slurm did not."""
+    """The ledger measured all that slurm did not."""
     known = {"site": (0,), "ledger": (0, 1, 2), "slurm": (1,)}
     asked = []
 
@@ -597,7 +595,7 @@ def test_without_a_name_the_source_counts_that_knows_most(gpus, monkeypatch):
 
 
 def test_a_blank_is_neither_busy_nor_idle(gpus, monkeypatch):
-    """Finding G1: sources write numbers such as 2619 % where the driver does not know."""
+    """Sources write numbers such as 2619 % where the driver does not know."""
     seen = {0: (0.0, 2619.0, 0.0), 1: (2619.0, -1.0, 4294967295.0)}
     samples = tuple(
         GpuSample(index=index, taken=at, utilisation=use)
@@ -683,7 +681,6 @@ def test_every_report_has_help_with_examples(capsys):
 
 @pytest.mark.sql
 def test_a_report_takes_a_limited_number_of_job_ids_and_filter_values(ledger):
-    """Finding security H4."""
     write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
     most = ",".join(map(str, range(1, read.MOST_JOBS + 1)))
     for report in (read.usage, read.wait, read.efficiency, read.explain):
@@ -698,7 +695,7 @@ def test_a_report_takes_a_limited_number_of_job_ids_and_filter_values(ledger):
 
 @pytest.mark.parametrize(("people", "last"), [(13, "user12"), (14, "2 others")])
 def test_no_bar_stands_for_one_other_person(ledger, people, last):
-    """Finding newcomer polish 6: it said `1 others`."""
+    """It said `1 others`."""
     jobs = [run(f"user{n:02}", BEGIN, BEGIN + (50 - n) * HOUR, gpus=A100) for n in range(people)]
     write_books(ledger, jobs)
     found = read.usage(ledger, panels=True, **NOVEMBER)

@@ -125,7 +125,6 @@ def test_an_explanation_has_an_end(books: Ledger, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.sql
 @pytest.mark.parametrize("report", [read.usage, read.wait, read.efficiency, read.explain])
 def test_a_name_of_somebody_else_is_as_unknown_as_no_name(books: Ledger, report) -> None:
-    """Finding newcomer polish 4."""
 
     def notes(name: str, scope: read.Scope = EVERYTHING) -> tuple[str, ...]:
         return report(books, filters={"user": [name]}, scope=scope, **NOVEMBER).meta.notes

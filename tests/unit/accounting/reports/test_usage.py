@@ -262,7 +262,6 @@ def test_cpus_and_memory_cost_where_they_have_a_price(ledger, configure):
 
 @pytest.mark.parametrize("by", [*KEY_DIMENSIONS, "day", "month", "user,day"])
 def test_the_sums_are_those_of_the_rows(ledger, by):
-    """Finding newcomer A8; users and, by time, jobs are in several rows and have no sum."""
     jobs = [
         run("alice", BEGIN - HOUR, BEGIN + 30 * HOUR, gpus={"a100": 1, "h100": 3}),
         run("bob", BEGIN, BEGIN + 2 * HOUR, gpus={"a100": 1}, state="FAILED"),
@@ -281,7 +280,6 @@ def test_the_sums_are_those_of_the_rows(ledger, by):
 
 
 def test_names_of_dimensions_may_be_spelt_like_options(ledger):
-    """Finding newcomer polish 9."""
     jobs = [run("alice", BEGIN, BEGIN + HOUR, gpus={"a100": 1})]
     found = report(ledger, jobs, ["gpu-type"], filters={"gpu-type": ["a100"]})
     assert column(found, "gpu_type") == ["a100"]

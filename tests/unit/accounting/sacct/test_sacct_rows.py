@@ -86,7 +86,7 @@ def test_the_command_asks_for_all_runs_and_no_steps():
 
 
 def test_each_call_has_a_mark_of_its_own_and_the_guide_says_who_can_read_it():
-    """Finding security L15: the mark is in sacct's argv, which others on the host can read."""
+    """The mark is in sacct's argv, which others on the host can read."""
     assert len({record_mark() for _ in range(100)}) == 100
     guide = (Path(__file__).parents[4] / "docs/service.md").read_text("utf-8")
     (said,) = (each for each in guide.split("\n\n") if "random delimiter" in each)
@@ -119,7 +119,7 @@ def test_cpus_come_from_tres_or_from_alloccpus():
 
 @pytest.mark.parametrize(("text", "nodes"), [("1K", 1024), ("1.50K", 1536), ("2.50K", 2560)])
 def test_allocnodes_has_a_unit_without_noconvert(text, nodes):
-    """Finding B1: sacct writes multiples of 512 nodes in K, exactly."""
+    """sacct writes multiples of 512 nodes in K, exactly."""
     assert read_one(AllocNodes=text).nodes == nodes
 
 
@@ -164,7 +164,6 @@ def test_a_name_may_hold_anything_but_the_mark(name):
     ],
 )
 def test_a_value_that_cannot_be_read_rejects_the_row_verbatim(field, value, words):
-    """Finding security L5, among others."""
     bad = line(**{field: value})
     reject, run = read(bad + line())
     assert isinstance(reject, Reject)
@@ -187,7 +186,6 @@ def test_a_value_that_cannot_be_read_rejects_the_row_verbatim(field, value, word
     ],
 )
 def test_a_count_by_type_that_cannot_be_read_rejects_the_row(gres):
-    """Finding security H2."""
     reject, run = read(line(AllocTRES=f"cpu=4,gres/gpu=2,{gres}") + line())
     assert isinstance(reject, Reject)
     assert reject.reason == f"AllocTRES 'cpu=4,gres/gpu=2,{gres}' cannot be read"

@@ -112,7 +112,6 @@ def test_it_does_not_start_without_munge(
 def test_it_does_not_start_where_others_can_write_what_it_obeys(
     kind: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security L18."""
     folder = tmp_path / "etc"
     folder.mkdir()
     places = {
@@ -137,7 +136,6 @@ def test_it_does_not_start_where_others_can_write_what_it_obeys(
 def test_it_does_not_start_with_a_configuration_of_somebody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security L18."""
     path = tmp_path / "site.toml"
     path.write_text("[ledger]\n")
     _read_only(path, monkeypatch)
@@ -163,7 +161,6 @@ def _read_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_folders_above_the_configuration_and_above_its_links_are_checked(
     writable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding accounting 7."""
     real, links = tmp_path / "real" / "deep", tmp_path / "links"
     for folder in (real, links, tmp_path / "start"):
         folder.mkdir(parents=True)
@@ -181,7 +178,6 @@ def test_all_folders_above_the_configuration_and_above_its_links_are_checked(
 def test_what_is_missing_in_a_folder_for_everybody_could_be_made_by_anybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding accounting 7."""
     folder = tmp_path / "like-tmp"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -205,7 +201,6 @@ def test_a_primary_group_that_others_share_may_not_write(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding accounting 7."""
     path = tmp_path / "site.toml"
     path.write_text("[ledger]\n")
     path.chmod(0o664)
@@ -248,7 +243,6 @@ def test_the_folder_of_further_files_is_checked(
 def test_what_cannot_be_looked_at_is_an_error_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding accounting 7."""
     path, loop = tmp_path / "site.toml", tmp_path / "pis.toml"
     loop.symlink_to(loop)
     path.write_text(f'[ledger]\noverrides = "{loop}"\n')
@@ -260,7 +254,6 @@ def test_what_cannot_be_looked_at_is_an_error_of_the_configuration(
 def test_who_may_write_is_checked_again_by_each_query_and_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding accounting 7."""
     path = tmp_path / "site.toml"
     path.write_text("[ledger]\n")
     _read_only(path, monkeypatch)
@@ -322,7 +315,6 @@ def test_systemd_reads_the_units(name: str, tmp_path: Path) -> None:
 
 
 def test_the_unit_limits_memory() -> None:
-    """Finding security H4."""
     folder = Path(slurmkit_accounting.__file__).parent / "assets"
     unit = (folder / "slurmkit-ledger.service").read_text().splitlines()
     assert "MemoryMax=4G" in unit
@@ -361,7 +353,7 @@ def test_who_reads_no_answer_keeps_nobody_else_waiting() -> None:
 def test_a_request_that_never_ends_is_closed(
     trickle: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding security M3: a byte now and then keeps no connection open."""
+    """A byte now and then keeps no connection open."""
     monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with (
@@ -384,7 +376,6 @@ def test_a_request_that_never_ends_is_closed(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding security M3."""
     closed: list[object] = []
     close = server._Connection.handle_close
     monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.5)
@@ -404,7 +395,6 @@ def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch)
 def test_unread_answers_are_dropped_when_all_are_too_much_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding security L11."""
     closed: list[int] = []
     close = server._Connection.handle_close
     monkeypatch.setattr(
@@ -430,7 +420,6 @@ def test_a_client_that_reads_on_keeps_its_answer_though_it_is_the_oldest(
     stalled: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Finding accounting 8."""
     monkeypatch.setattr(server, "_STALLED_SECONDS", stalled)
     closed: list[int] = []
     close = server._Connection.handle_close
@@ -457,7 +446,6 @@ def test_a_client_that_reads_on_keeps_its_answer_though_it_is_the_oldest(
 
 
 def test_one_address_cannot_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding security M3."""
     monkeypatch.setattr(server, "_REQUEST_SECONDS", 10 * PATIENCE)
     monkeypatch.setattr(server, "_CONNECTIONS_PER_ADDRESS", 3)
     address = f"127.0.0.1:{free_port()}"

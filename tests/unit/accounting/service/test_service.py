@@ -187,7 +187,6 @@ def test_a_site_may_show_everybody_sums_that_name_nobody(
 def test_a_query_made_by_hand_gets_no_further(
     ask: str, arguments: dict[str, object], words: str
 ) -> None:
-    """Finding security L10, among others."""
     sights = Permissions(
         ServiceSection(), FakeSlurm({"sacctmgr": lambda *_: ADMINS}), lambda *_: None
     )
@@ -208,7 +207,7 @@ def test_a_query_made_by_hand_gets_no_further(
     ],
 )
 def test_an_error_tells_no_asker_where_the_service_keeps_what(error: Exception) -> None:
-    """Finding security L17: the log has the reason."""
+    """The log has the reason."""
     lines: list[str] = []
 
     def log(what: str, **facts: object) -> None:

@@ -68,7 +68,6 @@ def test_an_ingest_stops_between_batches_and_goes_on(
 
 
 def test_an_ingest_says_that_an_accounting_database_was_set_up_anew(ledger: Ledger) -> None:
-    """Finding security H1."""
     fake = FakeSacct(job(1, _noon(9), _noon(9), _noon(9) + 60))
     assert "set up anew" not in work(fake).ingest([])
     fake.jobs = [job(40, _noon(1) + 7, _noon(1) + 8, _noon(1) + 60, DBIndex=1001)]

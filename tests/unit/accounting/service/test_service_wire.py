@@ -165,7 +165,7 @@ def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
 
 
 def test_an_answer_is_sealed_within_the_turn_of_the_asker(munge: FakeMunge) -> None:
-    """Finding security L11: to seal a long answer takes long."""
+    """To seal a long answer takes long."""
     turn = QueryTurns()
 
     def seals(*_: object, **__: object) -> list[bytes]:
@@ -203,7 +203,7 @@ def test_a_query_that_is_too_deep_is_none(munge: FakeMunge) -> None:
 
 
 def test_a_query_that_grows_when_it_is_opened_is_refused(munge: FakeMunge) -> None:
-    """Finding security H4: `munge --zip` packs a megabyte into some hundred bytes."""
+    """`munge --zip` packs a megabyte into some hundred bytes."""
     jobs = ",".join(["1"] * protocol.MAX_QUERY)
     query = msgspec.json.encode(ServiceQuery("usage", {"job": jobs}))
     with pytest.raises(NotVouched, match="the query is too large; at most 262144 bytes"):

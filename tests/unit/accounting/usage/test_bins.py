@@ -192,7 +192,6 @@ def rows_of(run: UsageRun, width: int | None) -> Iterator[tuple[UsageKey, int, l
 @given(st.lists(runs(), max_size=6), st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_the_rows_of_many_runs_are_those_of_each_of_them(many, data):
-    """Finding books B1."""
     signs = [data.draw(st.sampled_from((1, -1))) for _ in many]
     added = UsageSums()
     for sign in (1, -1):
@@ -219,7 +218,6 @@ def together(added: UsageSums, keys: list[UsageKey]) -> list:
 
 @given(st.lists(runs(), min_size=1, max_size=4))
 def test_a_run_of_any_length_is_two_rows_and_one_for_each_of_its_months(many):
-    """Finding books B1."""
     for run in many:
         added = UsageSums()
         added.add([[value] for value in run], 1)

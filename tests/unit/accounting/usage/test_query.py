@@ -216,7 +216,6 @@ def usage_runs(connection):
 @settings(max_examples=examples(25), suppress_health_check=list(HealthCheck), deadline=None)
 @given(one=jobs_around(BEGIN, BEGIN + DAY), other=jobs_around(BEGIN, BEGIN + DAY))
 def test_runs_that_changed_leave_nothing_behind(engine, one, other):
-    """Finding books B1."""
     with engine.begin() as connection:
         fill(connection, one)
         before = usage_runs(connection)
@@ -239,7 +238,7 @@ def test_runs_that_changed_leave_nothing_behind(engine, one, other):
     closed=st.booleans(),
 )
 def test_usage_under_new_eras_is_that_of_the_runs(engine, jobs, moments, closed):
-    """Finding books B1: a key that all its runs leave is renamed, and no row moves."""
+    """A key that all its runs leave is renamed, and no row moves."""
     with engine.begin() as connection:
         connection.execute(delete(closed_usage))
         connection.execute(delete(closings))
@@ -282,7 +281,7 @@ def close(connection):
 @settings(max_examples=examples(8), suppress_health_check=list(HealthCheck), deadline=None)
 @given(jobs=jobs_around(BEGIN, BEGIN + 3 * DAY), skip=st.booleans())
 def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engine, jobs, skip):
-    """Finding books B1: a report by day need not tell 200,000 usage keys apart."""
+    """A report by day need not tell 200,000 usage keys apart."""
     question = Question(
         window=(BEGIN, BEGIN + 3 * DAY),
         zone=find_zone("Asia/Kathmandu"),
@@ -307,7 +306,7 @@ def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engin
 
 @pytest.mark.sql
 def test_an_ingest_sees_that_a_sync_renamed_usage_keys(engine):
-    """Finding books B1: an ingest remembers ids of keys over its transactions."""
+    """An ingest remembers ids of keys over its transactions."""
     known = tables.KeyIds()
     with engine.begin() as connection:
         fill(connection, [Job(BEGIN, BEGIN, BEGIN + 50)])

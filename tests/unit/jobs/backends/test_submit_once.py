@@ -94,7 +94,7 @@ def test_a_submit_is_whole_and_carries_a_token(lab: Lab) -> None:
     ],
 )
 def test_a_script_arrives_byte_for_byte(script: str, shell: str, tmp_path: Path) -> None:
-    """Finding security L4: /bin/sh is bash on RHEL and SUSE."""
+    """/bin/sh is bash on RHEL and SUSE."""
     if shutil.which(shell.split(maxsplit=1)[0]) is None:
         pytest.skip(f"{shell} is not installed")
     arrived = tmp_path / "arrived"

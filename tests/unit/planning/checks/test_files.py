@@ -1,4 +1,4 @@
-"""Finding newcomer A2: a program, a folder or a log's place that is not there."""
+"""A program, a folder or a log's place that is not there."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_what_is_likely_not_meant(spec: dict[str, Any], severity: str, code: str
 
 
 def test_mail_that_the_service_sends_goes_to_the_address_in_the_directory() -> None:
-    """Finding newcomer N10: it was said to go to the local user on the controller's machine."""
+    """It was said to go to the local user on the controller's machine."""
     ours = with_config(MailProg="/etc/slurm/slurmkit-mail")
     finding = only(findings(ours, mail_type="END"))
     assert (finding.severity, finding.code) == ("note", "mail-no-address")

@@ -62,7 +62,7 @@ def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) 
 
 
 def test_gpus_that_no_node_left_has() -> None:
-    """Finding submission 5: no node at all was no finding, so the partition `fits`."""
+    """No node at all was no finding, so the partition `fits`."""
     finding = findings(gpus=Gpus(1, "h100"), exclude="c3")["node-shape"]
     assert (finding.severity, finding.fix) == ("error", (("exclude", ""),))
     assert "no node of partition gpu that --exclude=c3 leaves has 1 h100 GPU" in finding.message
@@ -75,7 +75,7 @@ def test_gpus_that_no_node_left_has() -> None:
 
 
 def test_a_node_must_have_room_for_all_tasks_of_ntasks_per_node() -> None:
-    """Finding submission 9: the number is the most, but a node must have CPUs for it."""
+    """The number is the most, but a node must have CPUs for it."""
     finding = findings(ntasks=2, ntasks_per_node=65)["node-shape"]
     assert finding.fix == (("ntasks-per-node", "64"),)
     assert not errors(findings(nodes=1, ntasks=16, ntasks_per_node=64))
@@ -85,7 +85,7 @@ def test_a_node_must_have_room_for_all_tasks_of_ntasks_per_node() -> None:
 
 
 def test_tasks_on_sockets() -> None:
-    """Finding submission 10: a node takes sockets times `--ntasks-per-socket` tasks."""
+    """A node takes sockets times `--ntasks-per-socket` tasks."""
     finding = findings(nodes=1, ntasks=4, ntasks_per_socket=1)["tasks-per-socket"]
     assert (finding.severity, finding.fix) == ("error", (("ntasks-per-socket", "2"),))
     assert not errors(findings(nodes=1, ntasks=2, ntasks_per_socket=1))
@@ -97,13 +97,13 @@ def test_tasks_on_sockets() -> None:
     "spec", [{"threads_per_core": 2}, {"sockets_per_node": 3}, {"cores_per_socket": 33}]
 )
 def test_processors_that_no_node_has(spec: dict[str, int]) -> None:
-    """Finding submission 10: slurmctld finds no such node, and the job never starts."""
+    """slurmctld finds no such node, and the job never starts."""
     finding = findings(ntasks=1, **spec)["node-shape"]
     assert (finding.severity, "no node of partition gpu" in finding.message) == ("error", True)
 
 
 def test_counted_features_need_their_nodes() -> None:
-    """Finding submission 10: `[amd*1&intel*1]` on one node never starts."""
+    """`[amd*1&intel*1]` on one node never starts."""
     known = with_nodes(["c1"], features=("amd",))
     known = replace(
         known,
@@ -115,7 +115,7 @@ def test_counted_features_need_their_nodes() -> None:
 
 
 def test_features_preferred_that_no_node_has() -> None:
-    """Finding submission 10: sbatch tests the job with `--prefer`, and refuses it."""
+    """sbatch tests the job with `--prefer`, and refuses it."""
     prefer = {"options": {"prefer": "avx1024"}}
     finding = findings(**prefer)["prefer"]
     assert (finding.severity, finding.fix) == ("error", (("prefer", ""),))

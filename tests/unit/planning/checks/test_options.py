@@ -137,7 +137,7 @@ def test_an_option_of_a_plugin_is_known() -> None:
 
 
 def test_a_script_in_a_container_of_its_own_is_noted() -> None:
-    """Finding containers, missing 5: it was passed on unseen."""
+    """It was passed on unseen."""
     known = msgspec.structs.replace(capabilities(), container_options=("container-image",))
     asked = {"command": (), "script": "#!/bin/sh\nhostname\n"}
     (found,) = options.passed_on_options(request(known, options={"container-image": "x"}, **asked))

@@ -138,7 +138,7 @@ def test_slurm_raises_the_nodes_of_a_job_that_left_them_open() -> None:
 
 
 def test_the_most_of_a_range_is_compared_with_maxnodes() -> None:
-    """Finding submission 6: `-N 1-2` with MaxNodes=1 pends for ever (PartitionNodeLimit)."""
+    """`-N 1-2` with MaxNodes=1 pends for ever (PartitionNodeLimit)."""
     known = with_partition("gpu", max_nodes=1)
     asked = request(known, nodes="1-2")
     (finding,) = [f for f in check(asked) if f.severity == "error"]
@@ -151,7 +151,7 @@ def test_the_most_of_a_range_is_compared_with_maxnodes() -> None:
 
 
 def test_the_least_of_a_range_is_raised_to_minnodes_only_where_limits_are_not_enforced() -> None:
-    """Finding submission 6, the other end: `_part_access_check` comes before it is raised."""
+    """`_part_access_check` comes before it is raised."""
     known = with_partition("gpu", min_nodes=2)
     assert request(known, nodes="1-4").total["node"] == 2
     enforced = with_config(known, EnforcePartLimits="ANY")
@@ -165,7 +165,7 @@ def test_the_least_of_a_range_is_raised_to_minnodes_only_where_limits_are_not_en
 
 
 def test_without_a_number_a_job_gets_minnodes() -> None:
-    """Finding submission 7: sbatch runs it on MinNodes nodes, so that many are promised."""
+    """sbatch runs it on MinNodes nodes, so that many are promised."""
     known = with_partition("gpu", min_nodes=2)
     for spec in ({}, {"ntasks": 2}, {"ntasks": 1}, {"gpus": Gpus(1, "a100"), "ntasks": 1}):
         asked = request(known, **spec)
@@ -207,7 +207,7 @@ def test_memory_per_cpu_is_paid_for_with_cpus() -> None:
 
 
 def test_cpus_for_memory_are_promised_and_must_be_there() -> None:
-    """Finding submission 13: MaxMemPerCPU raises CPUs, evenly over the tasks from 24.11 on."""
+    """MaxMemPerCPU raises CPUs, evenly over the tasks from 24.11 on."""
     known = with_partition("gpu", max_mem_per_cpu=2048)
     assert request(known, cpus_per_task=3, mem="20G").most["cpu"] == 10
     assert request(known, nodes=1, ntasks=3, mem="100G").most["cpu"] == 51
@@ -223,7 +223,7 @@ def test_cpus_for_memory_are_promised_and_must_be_there() -> None:
 
 
 def test_a_partitions_limit_of_one_kind_hides_the_clusters_of_the_other() -> None:
-    """Finding submission 13: `max_mem_per_cpu` of a partition holds either of the two."""
+    """`max_mem_per_cpu` of a partition holds either of the two."""
     known = with_config(with_partition("gpu", max_mem_per_node=8192), MaxMemPerCPU="1024")
     found = findings(known, mem="16G")
     assert errors(found) == ["partition-max-mem-per-node"]
@@ -231,7 +231,7 @@ def test_a_partitions_limit_of_one_kind_hides_the_clusters_of_the_other() -> Non
 
 
 def test_whole_nodes_with_more_cpus_than_the_partition_allows() -> None:
-    """Finding submission 10: such a job never starts."""
+    """Such a job never starts."""
     known = with_partition("gpu", max_cpus_per_node=32)
     finding = findings(known, exclusive=True)["partition-max-cpus-per-node"]
     assert (finding.severity, finding.fix) == ("error", (("exclusive", ""),))

@@ -105,7 +105,7 @@ def test_what_accelerate_must_not_be_given_is_said(command: str, codes: list[str
 
 
 def test_accelerates_cpu_is_for_one_process() -> None:
-    """Finding containers D20: with --cpu accelerate starts processes that are each "0 of 1"."""
+    """With --cpu accelerate starts processes that are each "0 of 1"."""
     command = ("accelerate", "launch", "--cpu", "train.py")
     spec = JobSpec(command=command, nodes=1, ntasks_per_node=1, launch=ACCELERATE)
     assert [found.code for found in needs(spec)] == []

@@ -145,7 +145,7 @@ def test_what_torchrun_starts(command: str, agent: str) -> None:
     ],
 )  # fmt: skip
 def test_torchruns_own_command_is_taken_apart(command: str, made: str) -> None:
-    """Finding containers D17: torchrun was started in torchrun, with only a warning."""
+    """torchrun was started in torchrun, with only a warning."""
     launch = Launch(launcher="torchrun")
     spec = JobSpec(command=tuple(command.split()), nodes=2, gpus=Gpus(2), launch=launch)
     assert not needs(spec)
@@ -166,7 +166,7 @@ def test_torchruns_own_command_is_taken_apart(command: str, made: str) -> None:
     ],
 )
 def test_a_worker_of_torchruns_own_command_has_its_log(command: str, worker: str) -> None:
-    """Finding containers D17: the worker is started by the Python that torchrun would take."""
+    """The worker is started by the Python that torchrun would take."""
     launch = Launch(launcher="torchrun", log_per_rank=True)
     words = argv(lines(step(JobSpec(command=tuple(command.split()), launch=launch))))
     assert words[-4:-1] == ["--no-python", "sh", "-c"]
@@ -188,7 +188,7 @@ def test_a_worker_of_torchruns_own_command_has_its_log(command: str, worker: str
 def test_what_torchruns_own_command_must_not_have(
     options: str, fields: dict[str, Any], code: str
 ) -> None:
-    """Finding containers D17: nodes and ports are the job's."""
+    """Nodes and ports are the job's."""
     command = ("torchrun", *options.split(), "train.py")
     spec = JobSpec(command=command, launch=Launch(launcher="torchrun"), **fields)
     (found,) = needs(spec)
@@ -198,7 +198,7 @@ def test_what_torchruns_own_command_must_not_have(
 
 
 def test_elastic_training_goes_on_with_the_nodes_that_are_left() -> None:
-    """Finding containers D17: there was no MIN:MAX, and the first failed agent ended all."""
+    """There was no MIN:MAX, and the first failed agent ended all."""
     command = ("torchrun", "--nnodes=2:4", "--max-restarts=3", "train.py")
     spec = JobSpec(command=command, nodes="2-4", launch=Launch(launcher="torchrun"))
     note, warning = needs(spec)
@@ -214,7 +214,7 @@ def test_elastic_training_goes_on_with_the_nodes_that_are_left() -> None:
 
 @pytest.mark.parametrize("launcher", ["srun", "mpi", "torchrun", "accelerate", "deepspeed"])
 def test_tasks_counted_for_each_gpu_are_not_counted_again(launcher: str) -> None:
-    """Finding containers D13: a launcher added --ntasks-per-node, which sbatch and srun refuse."""
+    """A launcher added --ntasks-per-node, which sbatch and srun refuse."""
     spec = JobSpec(
         command=("train.py",),
         nodes=2,
@@ -397,7 +397,7 @@ def test_a_sites_plugin_that_is_not_there_is_an_error(
 
 
 def test_pmi2_is_used_only_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding containers D2: Open MPI 5 has no PMI-2, and 4 ranks became 4 jobs of one."""
+    """Open MPI 5 has no PMI-2, and 4 ranks became 4 jobs of one."""
     (found,) = make_launcher("mpi").needs(mpi(("none", "pmi2")))
     assert (found.severity, found.code) == ("error", "mpi-none")
     assert "--mpi NAME" in found.message

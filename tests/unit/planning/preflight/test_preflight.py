@@ -366,7 +366,6 @@ def test_of_an_array_one_task_goes_back(node: Node, configured: Path) -> None:
 def test_a_name_that_looks_like_a_list_of_nodes_is_none(
     node: Node, configured: Path, name: str
 ) -> None:
-    """Finding security M4. SQUEUE_* of the user's chooses no other jobs."""
     requeueing(configured)
     done = node.run(
         planned(nodes=3), {"c3": {"bandwidth": 12.5}}, NAME=name, SQUEUE_STATES="PENDING"
@@ -375,7 +374,7 @@ def test_a_name_that_looks_like_a_list_of_nodes_is_none(
 
 
 def test_a_job_of_which_slurm_tells_nothing_stops(node: Node, configured: Path) -> None:
-    """Finding security M4: without them the nodes it excludes would be lost."""
+    """Without them the nodes it excludes would be lost."""
     requeueing(configured)
     (node.folder / "squeue").write_text("#!/bin/sh\nexit 1\n", "utf-8")
     done = node.run(planned(nodes=3), {"c3": {"bandwidth": 12.5}})
@@ -400,7 +399,7 @@ def test_secrets_stay_out_of_what_the_program_writes() -> None:
 
 
 def test_a_job_of_two_nodes_goes_back_without_both_once(node: Node, configured: Path) -> None:
-    """Finding containers D15: the plan promised it, and the commonest job always stopped."""
+    """The plan promised it, and the commonest job always stopped."""
     requeueing(configured)
     plan = planned()
     (words,) = [note.message for note in plan.notes if note.code == "preflight"]
@@ -418,7 +417,7 @@ def test_a_job_of_two_nodes_goes_back_without_both_once(node: Node, configured: 
 
 
 def test_a_job_with_tasks_for_each_gpu_is_measured(node: Node) -> None:
-    """Finding containers D13: srun refused --ntasks-per-node where SLURM_NTASKS_PER_GPU is set."""
+    """srun refused --ntasks-per-node where SLURM_NTASKS_PER_GPU is set."""
     refuses = 'assert "SLURM_NTASKS_PER_GPU" not in os.environ\nworst = 0\n'
     text = SRUN.replace("worst = 0\n", refuses, 1)
     (node.folder / "srun").write_text(text, "utf-8")
@@ -427,7 +426,7 @@ def test_a_job_with_tasks_for_each_gpu_is_measured(node: Node) -> None:
 
 
 def test_processes_that_do_not_find_each_other_are_no_measurement(node: Node) -> None:
-    """Finding containers, section 4: with a wrong MPI plugin each rank measured itself alone."""
+    """With a wrong MPI plugin each rank measured itself alone."""
     alone = STANDIN.read_text("utf-8").replace('"devices": devices', '"devices": devices[:1]')
     program = node.folder / "all_reduce_perf"
     program.write_text(alone, "utf-8")
@@ -442,7 +441,7 @@ def test_processes_that_do_not_find_each_other_are_no_measurement(node: Node) ->
 
 
 def test_an_image_is_unpacked_once_for_all_runs(node: Node, configured: Path) -> None:
-    """Finding containers D12: each run unpacked it anew, within the 120 s of the measurement."""
+    """Each run unpacked it anew, within the 120 s of the measurement."""
     configured.write_text(CONFIG.replace("program", "image_program", 1), "utf-8")
     image = Container(image="/images/x.sqsh", runtime="pyxis", mounts=("/data",))
     plan = planned(nodes=3, container=image)
@@ -468,7 +467,7 @@ def test_an_image_is_unpacked_once_for_all_runs(node: Node, configured: Path) ->
 
 
 def test_an_image_that_cannot_be_unpacked_stops_the_job(node: Node, configured: Path) -> None:
-    """Finding containers D12: the step that unpacks the image has an error of its own."""
+    """The step that unpacks the image has an error of its own."""
     configured.write_text("", "utf-8")
     plan = planned(nodes=2, container=Container(image="/images/x.sqsh", runtime="pyxis"))
     (node.folder / "srun").write_text("#!/bin/sh\nexit 1\n", "utf-8")
@@ -535,7 +534,7 @@ def test_what_cannot_be_measured_is_refused(fields: dict[str, Any], code: str) -
 
 
 def test_binding_is_that_of_the_jobs_own_tasks() -> None:
-    """Finding containers D13: the test's processes are not the job's tasks."""
+    """The test's processes are not the job's tasks."""
     launch = Launch(preflight="nccl", cpu_bind="cores", label=True)
     given = " ".join(asked(planned(launch=launch))["srun"])
     assert "--cpu-bind" not in given
