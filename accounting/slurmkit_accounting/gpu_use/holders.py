@@ -24,7 +24,7 @@ _MOST_JOBS = 20  # that scontrol is asked about in a round: slurmctld never hold
 _BUSY = 0.01  # utilisation above which a GPU is at work
 
 
-class JobRun(NamedTuple):
+class HoldingRun(NamedTuple):
     """A job in one run, with the same TRES all the time, and so with the same GPUs."""
 
     job: int
@@ -42,8 +42,8 @@ class NodeHolders(NamedTuple):
         claimed: indices of all GPUs that any of them claims.
     """
 
-    runs: frozenset[JobRun]
-    by_index: Mapping[int | None, JobRun]
+    runs: frozenset[HoldingRun]
+    by_index: Mapping[int | None, HoldingRun]
     claimed: frozenset[int | None]
 
 
@@ -110,7 +110,7 @@ class GpuHolders:
 
     def _read_held(
         self, jobs: Sequence[HoldingJob]
-    ) -> dict[str, tuple[dict[int | None, JobRun], frozenset[int | None]]]:
+    ) -> dict[str, tuple[dict[int | None, HoldingRun], frozenset[int | None]]]:
         """Return by node which run claims a whole GPU alone, and which GPUs are claimed."""
         rows = parse_nodes(self._slurm.run(NODES_COMMAND))
         records = read_claims_one_by_one(self._slurm, [job.raw_id for job in jobs])
@@ -132,8 +132,8 @@ class GpuHolders:
         }
 
 
-def _run(job: HoldingJob) -> JobRun:
-    return JobRun(parse_job(job.raw_id) or 0, job.started, job.nodes, job.tres)
+def _run(job: HoldingJob) -> HoldingRun:
+    return HoldingRun(parse_job(job.raw_id) or 0, job.started, job.nodes, job.tres)
 
 
 def _few_jobs(
@@ -172,7 +172,7 @@ def _nodes_in_question(pages: Mapping[str, NodeAnswer], jobs: Iterable[HoldingJo
 
 
 def _readings(
-    page: NodeAnswer, now: NodeHolders, before: Collection[JobRun]
+    page: NodeAnswer, now: NodeHolders, before: Collection[HoldingRun]
 ) -> Iterator[JobReading]:
     """Yield the readings of GPUs that a run held before the page was read, and holds now."""
     if _disagrees(page, now):
