@@ -174,8 +174,9 @@ class SlurmkitApp(PollingApp):
     @property
     def _job_screen(self) -> AskingScreen | None:
         """The job's screen over the view; None if there is none."""
-        screens = (each for each in self.screen_stack if isinstance(each, AskingScreen))
-        return next(screens, None)
+        # The first is the view's own. Python takes long to see whether a class fits a protocol.
+        over = self.screen_stack[1:]
+        return next((each for each in over if isinstance(each, AskingScreen)), None)
 
     @property
     def _targets(self) -> Sequence[Any]:
