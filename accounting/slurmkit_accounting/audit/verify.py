@@ -23,13 +23,13 @@ from sqlalchemy import (
     create_engine,
     distinct,
     func,
-    insert,
     or_,
     select,
     type_coerce,
 )
 
 from slurmkit_accounting.ingest.steps import MEASURED_COLUMNS
+from slurmkit_accounting.ledger.bulk_write import insert_rows
 from slurmkit_accounting.ledger.coverage import load_spans
 from slurmkit_accounting.ledger.schema.people import eras
 from slurmkit_accounting.ledger.schema.runs import clusters, runs, spans, steps, suspensions
@@ -102,8 +102,9 @@ def _work_out(connection: Connection, scratch: Connection, progress: RunProgress
     """Compute the usage tables from the runs, into a scratch database."""
     metadata.create_all(scratch, tables=[clusters, eras, usage_keys, *USAGE_TABLES])
     for table in (clusters, usage_keys):
-        for some in connection.execute(select(table)).mappings().partitions(_MANY):
-            scratch.execute(insert(table), [dict(row) for row in some])
+        names = [column.name for column in table.columns]
+        for some in connection.execute(select(table)).partitions(_MANY):
+            insert_rows(scratch, table, names, some)
     add_all_runs(connection, scratch, progress)
 
 
