@@ -27,7 +27,7 @@ SEEN = {
     "usage": ("MONTH", "alice", "ledger"),
     "health": ("SEVERITY", "slurmctld"),
 }
-HERE = Path(__file__).parents[2] / "tui" / "slurmkit_tui" / "sample.rec"
+HERE = Path(__file__).parents[3] / "tui" / "slurmkit_tui" / "sample.rec"
 
 
 @pytest.mark.parametrize("view", [each.name for each in VIEWS])
@@ -76,7 +76,7 @@ def test_it_is_small_and_of_the_demo_alone() -> None:
     whole = b"\n".join(_load_records(HERE)).decode("utf-8", "replace")
     people = {"vogel", "alice", "bob", "carol", "root"}
     assert people - {"root"} <= set(re.findall(r"[a-z]+", whole))
-    for name in (socket.gethostname(), str(Path(__file__).parents[2]), "/tmp/bash"):
+    for name in (socket.gethostname(), str(Path(__file__).parents[3]), "/tmp/bash"):
         assert name not in whole
     own = pwd.getpwuid(os.getuid()).pw_name
     assert own in people or not re.search(rf"\b{own}\b", whole)

@@ -112,7 +112,7 @@ def test_sizes(size: int, words: str) -> None:
 
 
 async def test_steps_of_a_running_job() -> None:
-    text_of = Path(__file__).parents[1] / "recorded" / "24.11"
+    text_of = Path(__file__).parents[2] / "recorded" / "24.11"
     said = (text_of / "uses-running.txt").read_text()
 
     def sacct(argv: Sequence[str], stdin: str | None) -> str:

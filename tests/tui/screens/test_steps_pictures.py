@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from slurmkit.jobs.steps import StepMetrics, StepsSnapshot, merge_live_use, parse_sacct, parse_sstat
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "24.11"
+RECORDED = Path(__file__).parents[2] / "recorded" / "24.11"
 
 
 def steps() -> StepsSnapshot:
