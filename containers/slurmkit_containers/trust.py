@@ -138,7 +138,7 @@ def unsafe_credentials() -> str | None:
     return None
 
 
-def password_command(registry: str) -> str | None:
+def find_password_command(registry: str) -> str | None:
     """Return where the password of a registry is a command, as `FILE, line N`; None if nowhere.
 
     Args:

@@ -93,7 +93,7 @@ def cancel_command(
 
 
 class _Done:
-    """The jobs of which a command has done what it says, in words or as JSON.
+    """Collects the jobs that a command has changed, and prints them in words or as JSON.
 
     Args:
         words: what was done.

@@ -206,8 +206,8 @@ def plan_offline(spec: JobSpec, site: SiteState) -> Plan:
 def _with_tried_fixes(checked: Plan, spec: JobSpec, site: SiteState) -> Plan:
     """Return the plan with fixes of its errors only where the changed job has no error left.
 
-    An error whose own fix leaves others gets the fixes of all of them. A fix for whose trial no
-    time is left is not proposed.
+    Where an error's own fix does not make the job pass, the fixes of all errors are proposed
+    together. A fix is not proposed if no time is left to try it.
     """
     trials = _FixTrials(checked, spec, site)
     of_all: Pairs = ()
@@ -276,7 +276,7 @@ class _FixTrials:
     def _left(self, fix: Pairs, *, search: bool) -> tuple[Finding, ...] | None:
         """Return what keeps the changed job from starting; None if unplannable, or too late.
 
-        A doubt that the job has as it is does not count.
+        Warnings that the unchanged job already has are ignored.
         """
         self.late = time.monotonic() >= self._deadline
         if self.late:

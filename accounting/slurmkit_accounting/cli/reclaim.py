@@ -96,7 +96,7 @@ def reclaim_command(
 def keep_command(job_id: str, reason: str, *, as_json: JsonOutput | None) -> None:
     """Have the idle GPUs of your job left alone for a while.
 
-    That goes once for a job, after a mail about it. The policy says for how long.
+    This works once for each job, after a mail about it. The policy says for how long.
 
     \b
     Examples:

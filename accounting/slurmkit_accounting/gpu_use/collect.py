@@ -255,8 +255,8 @@ def _readings_without(
     left = [each for each in readings if (node, each.job) not in stale]
     holders = Counter(each.gpu.key for each in left)
     for each in left:
-        if each.alone is not None and holders[each.gpu.key] == 1:
-            yield JobReading(each.job, each.gpu, False, each.alone)  # noqa: FBT003
+        if each.whole_gpu is not None and holders[each.gpu.key] == 1:
+            yield JobReading(each.job, each.gpu, False, each.whole_gpu)  # noqa: FBT003
         else:
             yield each
 

@@ -85,14 +85,14 @@ class JobReading(msgspec.Struct, frozen=True, gc=False):
         gpu: names the GPU.
         shared: whether other jobs hold the same GPU. Then utilisation and memory are the job's
             own, and power and energy are unknown.
-        alone: of a shared GPU, the reading of all of it.
+        whole_gpu: of a shared GPU, the reading of all of it.
     """
 
     job: int
     gpu: GpuName
     shared: bool
     reading: GpuReading
-    alone: GpuReading | None = None
+    whole_gpu: GpuReading | None = None
 
 
 class NodeAnswer(NamedTuple):

@@ -304,8 +304,8 @@ def find_run(start: int, first: float | None, known: Sequence[RunTimes]) -> RunT
 def load_measured_gpus(connection: Connection, run_ids: Collection[int]) -> dict[int, MeasuredGpus]:
     """Load what the samples of the GPUs of runs say, by row id of the run.
 
-    Of several sources for a run one counts, see `source_weight`; for the energy, the one that
-    knows it for the longest time.
+    One source of each run is used (`source_weight`); for energy, the one that covers the longest
+    time.
     """
     if not run_ids:
         return {}

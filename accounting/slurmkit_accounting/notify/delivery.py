@@ -78,7 +78,7 @@ def send_once(
         The outcome, and why the notice was not sent.
     """
     with ledger.transaction() as connection:
-        earlier = _recorded_outcome(connection, once)
+        earlier = _load_or_create_record(connection, once)
     if earlier is DeliveryOutcome.BEFORE or (earlier is DeliveryOutcome.DOUBTFUL and not again):
         return earlier, ""
     handed = False
@@ -101,7 +101,7 @@ def send_once(
     return DeliveryOutcome.SENT, ""
 
 
-def _recorded_outcome(connection: Connection, once: NoticeKey) -> DeliveryOutcome | None:
+def _load_or_create_record(connection: Connection, once: NoticeKey) -> DeliveryOutcome | None:
     """Return the recorded outcome of a notice, None if it is still to be sent; record a new one."""
     row = connection.execute(select(mailings).where(once.row)).one_or_none()
     if row is None:

@@ -168,7 +168,7 @@ class JobMailer:
         result.damaged = taken.damaged
         if taken.trouble:
             result.add_failure(taken.trouble)
-        return _said(result)
+        return _result_or_raise(result)
 
     def digest(self, now: int | None = None) -> str:
         """Send the mail of the day to everybody who wants one; see `run`.
@@ -182,7 +182,7 @@ class JobMailer:
             _, daily = self._wanted(ledger)
             jobs, plan = self._readers(ledger)
             result = self._send_all(ledger, jobs, plan.of_the_day(daily, moment), moment)
-        return _said(result)
+        return _result_or_raise(result)
 
     def _forget(self, ledger: Ledger, now: int) -> None:
         if now - self._forgotten >= _FORGET_SECONDS:
@@ -337,7 +337,7 @@ class JobMailer:
             finish_events(connection, mailing.rows)
 
 
-def _said(result: RoundResult) -> str:
+def _result_or_raise(result: RoundResult) -> str:
     if not result.to_try_again:
         return result.summary()
     sent = f"; {result.summary()}" if result.summary() else ""

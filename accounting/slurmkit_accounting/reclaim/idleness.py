@@ -1,10 +1,10 @@
 """Judge whether a job's GPUs are idle, from their curves; the same for a running and an ended run.
 
-A point of a curve is the mean of the samples of some seconds. A window reaches back to the begin of
-the point in which it begins, so it is never shorter than the policy says. A GPU is idle if no point
-of the window can have a sample at or above the policy's utilisation, and samples cover enough of
-the window. So the coarse points of a long run never hide a short burst of work; they may find idle
-GPUs later.
+A point of a curve is the mean of the samples of some seconds. A window that starts inside a point
+is extended to that point's start, so it is never shorter than the policy says. A GPU is idle if no
+point of the window can have a sample at or above the policy's utilisation, and samples cover enough
+of the window. So the coarse points of a long run never hide a short burst of work; they may find
+idle GPUs later.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ReclaimNotices:
         letter = ReclaimLetter(
             title=f"job {job}: {_idle_words(act)}",
             colour=_WARNING,
-            seen=self._seen(act),
+            seen=self._describe_samples(act),
             words=_WHAT_FOLLOWS[then].format(
                 job=job, at=self._zone.tell(act.at + 60 * policy.warn_minutes)
             ),
@@ -91,7 +91,7 @@ class ReclaimNotices:
         letter = ReclaimLetter(
             title=f"job {job} was {_SUBJECT[outcome]}",
             colour=_TAKEN,
-            seen=self._seen(act),
+            seen=self._describe_samples(act),
             words=words,
             commands=((what, command.format(job=job)),),
         )
@@ -110,7 +110,7 @@ class ReclaimNotices:
     def _about(self, act: OpenAct) -> str:
         return f"{self._cluster}/{act.id}"
 
-    def _seen(self, act: OpenAct) -> tuple[str, ...]:
+    def _describe_samples(self, act: OpenAct) -> tuple[str, ...]:
         """Return the samples in words."""
         return (
             (

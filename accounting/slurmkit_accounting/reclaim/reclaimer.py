@@ -171,39 +171,39 @@ class Reclaimer:
             if number is None:  # nothing was ingested yet
                 return ""
             notices = ReclaimNotices(cluster, self._zone)
-            now = _Round(ledger, number, notices, policies, Counter())
-            self._settle(now)
-            for plan in self._plans(now):
+            round_ = _Round(ledger, number, notices, policies, Counter())
+            self._settle(round_)
+            for plan in self._plans(round_):
                 try:
-                    self._carry_out(now, plan)
+                    self._carry_out(round_, plan)
                 except BadInput:  # the configuration, which is that of all jobs
                     raise
                 except (ValueError, ArithmeticError):  # of one job; the others are not to wait
-                    now.done["could not be judged"] += 1
+                    round_.done["could not be judged"] += 1
             end = self._clock() + self._patience
-            while self._settle(now) and self._clock() + _PAUSE < end:
+            while self._settle(round_) and self._clock() + _PAUSE < end:
                 self._sleep(_PAUSE)
-            return ", ".join(f"{count} {what}" for what, count in sorted(now.done.items()))
+            return ", ".join(f"{count} {what}" for what, count in sorted(round_.done.items()))
 
-    def _plans(self, now: _Round) -> list[_Plan]:
+    def _plans(self, round_: _Round) -> list[_Plan]:
         """Judge all running jobs; return what is to be done about them."""
         at = self._clock()
         chosen: _Chosen = {}
-        for job in read_running_jobs(self._slurm, now.cluster, at):
-            decided = choose_policy(now.policies, job)
+        for job in read_running_jobs(self._slurm, round_.cluster, at):
+            decided = choose_policy(round_.policies, job)
             if decided is not None:
                 chosen[job.job_id_raw, job.start] = (job, *decided)
         self._without_request &= chosen.keys()
-        with now.ledger.transaction() as connection:
-            for run in _working_runs(connection, now.cluster, chosen, at):
+        with round_.ledger.transaction() as connection:
+            for run in _working_runs(connection, round_.cluster, chosen, at):
                 del chosen[run]
             ids = sorted({job for job, _ in chosen})
-            uses = _uses_by_run(connection, now.cluster, ids)
-            past = load_past_acts(connection, now.cluster, ids)
-            keeps = load_keeps(connection, now.cluster, ids)
+            uses = _uses_by_run(connection, round_.cluster, ids)
+            past = load_past_acts(connection, round_.cluster, ids)
+            keeps = load_keeps(connection, round_.cluster, ids)
             under_way = {
                 (act.job.job_id_raw, act.job.start)
-                for act in load_open_acts(connection, now.cluster)
+                for act in load_open_acts(connection, round_.cluster)
             }
         plans = []
         for run, (job, name, policy) in chosen.items():
@@ -222,19 +222,19 @@ class Reclaimer:
                 plans.append(_Plan(job, name, policy, *found))
         return plans
 
-    def _carry_out(self, now: _Round, plan: _Plan) -> None:
+    def _carry_out(self, round_: _Round, plan: _Plan) -> None:
         """Record what is done about one job, and begin to do it."""
         try:
             action, request = self._action(plan)
         except (ControllerDown, SlurmTimeout):
             return
         except SlurmError:  # nothing is done while it is unknown whether the job survives
-            now.done[_HIDDEN] += 1
+            round_.done[_HIDDEN] += 1
             return
         if action is None:
             return
         at = self._clock()
-        with now.ledger.transaction() as connection:
+        with round_.ledger.transaction() as connection:
             if why_not_now(connection, plan.job, plan.policy, plan.found.begin, at):
                 return
             act = record_act(
@@ -250,9 +250,9 @@ class Reclaimer:
             )
             if action == "report":
                 record_outcome(connection, act.id, "reported", at)
-                now.done["reported"] += 1
+                round_.done["reported"] += 1
         if action != "report":
-            self._finish(now, act)
+            self._advance(round_, act)
 
     def _action(self, plan: _Plan) -> tuple[ActName | None, CheckpointRequest | None]:
         """Return what is done about a job, and how it is asked for its checkpoint.
@@ -272,22 +272,22 @@ class Reclaimer:
         self._without_request.add(run)
         return ("cancel" if may_cancel else None), None
 
-    def _settle(self, now: _Round) -> bool:
+    def _settle(self, round_: _Round) -> bool:
         """Go on with the acts that have no outcome yet; return whether some still have none."""
-        with now.ledger.transaction() as connection:
-            acts = load_open_acts(connection, now.cluster)
-        finished = [self._finish(now, act) for act in acts]
+        with round_.ledger.transaction() as connection:
+            acts = load_open_acts(connection, round_.cluster)
+        finished = [self._advance(round_, act) for act in acts]
         return not all(finished)
 
-    def _finish(self, now: _Round, act: OpenAct) -> bool:
+    def _advance(self, round_: _Round, act: OpenAct) -> bool:
         """Do an act, or go on with it; return whether it has an outcome now."""
         work = {"mail": self._mail, "requeue": self._requeue, "cancel": self._cancel}
         try:
-            result = work[act.action](now, act)
+            result = work[act.action](round_, act)
             if result is None:
                 return False
             outcome, why = result
-            if outcome in {"held", "cancelled"} and not self._tell_user(now, act, outcome):
+            if outcome in {"held", "cancelled"} and not self._tell_user(round_, act, outcome):
                 why = "the user could not be told"
         except (SlurmError, LedgerError):  # slurmctld is away, or others send mail: later
             return False
@@ -295,32 +295,34 @@ class Reclaimer:
             raise
         except (ValueError, ArithmeticError) as error:  # of this job; the others are not to wait
             outcome, why = "not done", f"an error: {error}"[:_LONGEST_REMARK]
-        with now.ledger.transaction() as connection:
+        with round_.ledger.transaction() as connection:
             record_outcome(connection, act.id, outcome, self._clock(), why)
         self._asked.pop(act.id, None)
         self._given_up.discard(act.id)
-        now.done[outcome] += 1
+        round_.done[outcome] += 1
         return True
 
-    def _tell_user(self, now: _Round, act: OpenAct, outcome: Outcome) -> bool:
+    def _tell_user(self, round_: _Round, act: OpenAct, outcome: Outcome) -> bool:
         """Tell the user what was done; return whether that has worked."""
-        policy = now.policies.get(act.policy) or ReclaimPolicy()
-        return not now.notices.tell(now.ledger, act, outcome, policy.below)
+        policy = round_.policies.get(act.policy) or ReclaimPolicy()
+        return not round_.notices.tell(round_.ledger, act, outcome, policy.below)
 
     def _is_fresh(self, act: OpenAct) -> bool:
         return self._clock() - act.at <= FRESH_SECONDS
 
-    def _mail(self, now: _Round, act: OpenAct) -> _Result | None:
+    def _mail(self, round_: _Round, act: OpenAct) -> _Result | None:
         """Warn the user."""
-        if now.notices.was_sent(now.ledger, act):
+        if round_.notices.was_sent(round_.ledger, act):
             return "mailed", ""
-        policy = now.policies.get(act.policy)
+        policy = round_.policies.get(act.policy)
         if policy is None or not self._is_fresh(act):
             return "not done", "the service was stopped before the mail was sent"
-        why = now.notices.warn(now.ledger, act, policy, self._what_follows(now, act, policy))
+        why = round_.notices.warn(
+            round_.ledger, act, policy, self._what_follows(round_, act, policy)
+        )
         return ("not mailed", why) if why else ("mailed", "")
 
-    def _what_follows(self, now: _Round, act: OpenAct, policy: ReclaimPolicy) -> Follows:
+    def _what_follows(self, round_: _Round, act: OpenAct, policy: ReclaimPolicy) -> Follows:
         """Return what a policy does about GPUs that stay idle.
 
         Raises:
@@ -333,11 +335,11 @@ class Reclaimer:
         except (ControllerDown, SlurmTimeout):
             raise
         except SlurmError:
-            now.done[_HIDDEN] += 1
+            round_.done[_HIDDEN] += 1
             return "unknown"
         return "requeue" if comes_back else "cancel" if policy.action == "cancel" else "nothing"
 
-    def _requeue(self, now: _Round, act: OpenAct) -> _Result | None:
+    def _requeue(self, round_: _Round, act: OpenAct) -> _Result | None:
         """Ask for the checkpoint; once the job is back in the queue, hold it."""
         state = read_job_state(self._slurm, act.job)
         same_run = state.restarts == act.restarts and state.start == act.job.start
@@ -348,17 +350,17 @@ class Reclaimer:
         elif state.waits:
             result = self._hold(act, state)
         elif self._clock() - act.at > act.grace + _GIVE_UP:
-            result = self._give_up(now, act, is_running=state.state == "RUNNING" and same_run)
+            result = self._give_up(round_, act, is_running=state.state == "RUNNING" and same_run)
         elif state.state == "RUNNING":
-            result = self._ask(now, act) if same_run else _STARTED_AGAIN
+            result = self._ask(round_, act) if same_run else _STARTED_AGAIN
         return result
 
-    def _give_up(self, now: _Round, act: OpenAct, *, is_running: bool) -> _Result | None:
+    def _give_up(self, round_: _Round, act: OpenAct, *, is_running: bool) -> _Result | None:
         """Give up a job that did not come back to the queue; cancel it if the policy cancels.
 
         Only one that this process has asked: another one has had no chance.
         """
-        policy = now.policies.get(act.policy)
+        policy = round_.policies.get(act.policy)
         may_cancel = policy is not None and policy.action == "cancel"
         if not (may_cancel and is_running and act.id in self._asked):
             return "not done", _NOT_BACK
@@ -366,7 +368,7 @@ class Reclaimer:
             return "not done", "it did not end"
         if act.id in self._given_up:
             return None
-        why = self._why_not(now, act, act.at + act.grace + _LATE)
+        why = self._why_not(round_, act, act.at + act.grace + _LATE)
         if why:
             return "not done", why
         result = self._run_once(act, ["scancel", "--state=RUNNING", act.job.job_id])
@@ -374,12 +376,12 @@ class Reclaimer:
             self._given_up.add(act.id)
         return result
 
-    def _why_not(self, now: _Round, act: OpenAct, since: float) -> str:
+    def _why_not(self, round_: _Round, act: OpenAct, since: float) -> str:
         """Return why nothing may be done about the job of an act any more; see `why_not_now`."""
-        policy = now.policies.get(act.policy)
+        policy = round_.policies.get(act.policy)
         if policy is None:
             return "its policy is not in the configuration any more"
-        with now.ledger.transaction() as connection:
+        with round_.ledger.transaction() as connection:
             return why_not_now(connection, act.job, policy, since, self._clock())
 
     def _hold(self, act: OpenAct, state: JobState) -> _Result | None:
@@ -392,13 +394,13 @@ class Reclaimer:
         self._slurm.run(["scontrol", "uhold", act.job.job_id])
         return None
 
-    def _ask(self, now: _Round, act: OpenAct) -> _Result | None:
+    def _ask(self, round_: _Round, act: OpenAct) -> _Result | None:
         """Ask a running job for its checkpoint; requeue it held if it does not come back."""
         asked = self._asked.get(act.id)
         if asked is not None:
             if self._clock() - asked > act.grace + _LATE:
                 # Before that, its GPUs may have worked for the checkpoint.
-                why = self._why_not(now, act, asked + act.grace)
+                why = self._why_not(round_, act, asked + act.grace)
                 if why:
                     return "not done", why
                 self._asked[act.id] = self._clock()
@@ -409,13 +411,13 @@ class Reclaimer:
         request = read_checkpoint_request(self._slurm, act.job)
         if request is None:
             return "not done", "it would not come back to the queue any more"
-        why = self._why_not(now, act, act.window_begin)
+        why = self._why_not(round_, act, act.window_begin)
         if why:
             return "not done", why
         argv = ["scancel", "--batch", f"--signal={request.signal}", act.job.job_id]
         return self._run_once(act, argv)
 
-    def _cancel(self, now: _Round, act: OpenAct) -> _Result | None:
+    def _cancel(self, round_: _Round, act: OpenAct) -> _Result | None:
         """Cancel the job, and see that it ends."""
         state, asked = read_job_state(self._slurm, act.job), act.id in self._asked
         result: _Result | None = None
@@ -429,7 +431,7 @@ class Reclaimer:
         elif state.state == "RUNNING" and not asked:
             if not self._is_fresh(act):
                 return "not done", "the service was stopped before the job was cancelled"
-            why = self._why_not(now, act, act.window_begin)
+            why = self._why_not(round_, act, act.window_begin)
             if why:
                 return "not done", why
             result = self._run_once(act, ["scancel", "--state=RUNNING", act.job.job_id])

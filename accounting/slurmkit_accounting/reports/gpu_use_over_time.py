@@ -72,8 +72,8 @@ class GpuUseOverTime(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cluster: its name.
         step: seconds of a stretch: of an hour or a day.
-        everybody: whether these are everybody's runs; else those that the reader may see, or
-            those of the only user whose runs the ledger has.
+        everybody: whether the rows are of all users; False if only of those that the reader may
+            see, or of the only user in the ledger.
         last_sample: epoch seconds of the last sample of a running job; None without one.
         rows: by time and type; types that nobody held in a stretch have none.
     """

@@ -330,8 +330,8 @@ class _Closing:
     def maintenance(self, now: int) -> None:
         """Close connections that are idle or late, also those that are never ready to write.
 
-        Close also those with unread answers until the rest are not too much together: first those
-        whose clients have stopped to read, then the largest.
+        Close also those with unread answers until the other answers fit into memory: first those
+        whose clients have stopped reading, then the largest.
         """
         super().maintenance(now)  # type: ignore[misc]
         unread = sum(one.total_outbufs_len for one in self._connections())

@@ -9,7 +9,7 @@ from slurmkit.planning.containers import containers_section
 from slurmkit.spec.containers import Container, ContainerPaths, Mount
 from slurmkit.spec.findings import Finding, Severity
 from slurmkit.spec.images import IMAGE_KIND_NAMES
-from slurmkit_containers.trust import password_command, unsafe_credentials
+from slurmkit_containers.trust import find_password_command, unsafe_credentials
 
 # For each feature that not every runtime has: the runtimes that have it.
 _RUNTIMES_WITH_FEATURE = {
@@ -107,7 +107,7 @@ def check_credentials(runtime: str, container: Container) -> Iterator[Finding]:
         return
     if wrong := unsafe_credentials():
         yield error(runtime, wrong)
-    elif where := password_command(image.registry or "registry-1.docker.io"):
+    elif where := find_password_command(image.registry or "registry-1.docker.io"):
         yield note(
             runtime,
             f"the password is a command ({where}); each node that fetches the image runs it, so its"

@@ -514,7 +514,7 @@ class _ActivityReader:
         return {name: m.value for name, m in answers if m.nvmlReturn == pynvml.NVML_SUCCESS}
 
     def close(self) -> None:
-        """Free the samples; those of a GPU that is lost tell nothing of it when it is back."""
+        """Free the samples; those from before a GPU was lost are useless when it is back."""
         for sample in (each for pair in self._samples.values() for each in pair if each):
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlGpmSampleFree(sample)

@@ -75,7 +75,12 @@ class Enough(Exception):
 
 
 class FaultyNodes(NamedTuple):
-    """The nodes at fault: those that are, and those of which one may be."""
+    """The nodes at fault.
+
+    Attributes:
+        bad: nodes that are at fault.
+        suspects: nodes of which one is at fault.
+    """
 
     bad: "tuple[str, ...]"
     suspects: "tuple[str, ...]" = ()

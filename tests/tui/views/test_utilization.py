@@ -31,7 +31,7 @@ from slurmkit_tui.feed.history import (
     GpuCurve,
     HeldGpus,
     HourlyGpus,
-    SeenHour,
+    ObservedHour,
     Span,
     make_curve,
     memory_path,
@@ -477,12 +477,12 @@ def test_the_ledger_goes_before_the_screens_own_answers() -> None:
 
 def test_a_curve_begins_with_what_is_known() -> None:
     use = HeldGpus(LAST - 7 * HOUR, HOUR, {"a100": 7.5})
-    hour = SeenHour(LAST - 6 * HOUR, nodes=1, held={"a100": 2.0})
+    hour = ObservedHour(LAST - 6 * HOUR, nodes=1, held={"a100": 2.0})
     for ledger, seen, first in (((use,), (hour,), 7), ((), (hour,), 6), ((), (), 23)):
         found = make_curve(ledger, seen, SPANS["24h"], now=NOW)
         assert found.begins == tuple(range(LAST - first * HOUR, LAST + 1, HOUR))
         assert found.is_known is bool(ledger or seen)
-    now = SeenHour(LAST, queues=1, wanted=3.0)
+    now = ObservedHour(LAST, queues=1, wanted=3.0)
     assert len(make_curve((), (now,), SPANS["7d"], now=NOW).begins) == 4
 
 

@@ -81,7 +81,7 @@ class HeldGpus(msgspec.Struct, frozen=True):
     measured: dict[str, float] | None = None
 
 
-class SeenHour(msgspec.Struct):
+class ObservedHour(msgspec.Struct):
     """Mean numbers of GPUs in one hour, from the answers that the screen showed.
 
     Attributes:
@@ -101,7 +101,7 @@ class SeenHour(msgspec.Struct):
     wanted: float | None = None
 
 
-class ClusterMemory(msgspec.Struct):
+class SavedHistory(msgspec.Struct):
     """What is kept of one cluster between two starts.
 
     Attributes:
@@ -109,7 +109,7 @@ class ClusterMemory(msgspec.Struct):
         looked: epoch seconds at which the person last saw Home; None if never.
     """
 
-    hours: list[SeenHour] = []
+    hours: list[ObservedHour] = []
     looked: float | None = None
 
 
@@ -132,7 +132,7 @@ class HourlyGpus:
         self._keep = keep
         self._lock = threading.Lock()
         self._cluster: str | None = None
-        self._hours: dict[int, SeenHour] = {}
+        self._hours: dict[int, ObservedHour] = {}
         self._looked: float | None = None
         self._saved = 0.0
         self._counted: dict[str, float] = {}  # when the last answer of each kind was taken
@@ -143,7 +143,7 @@ class HourlyGpus:
             if not self._keep or cluster is None or self._cluster is not None:
                 return
             self._cluster = cluster
-            kept = ClusterMemory()
+            kept = SavedHistory()
             with suppress(OSError):
                 kept = _load_memories().get(cluster, kept)
             self.since = kept.looked
@@ -189,7 +189,7 @@ class HourlyGpus:
         if due:
             self.save()
 
-    def hours(self, begin: float, end: float) -> tuple[SeenHour, ...]:
+    def hours(self, begin: float, end: float) -> tuple[ObservedHour, ...]:
         """Return the hours that begin in a time, oldest first."""
         with self._lock:
             return tuple(
@@ -204,16 +204,16 @@ class HourlyGpus:
             if self._cluster is None:
                 return
             kept = _load_memories()
-            before = kept.get(self._cluster, ClusterMemory())  # another app may run beside this one
+            before = kept.get(self._cluster, SavedHistory())  # another app may run beside this one
             hours = {each.begin: each for each in before.hours} | self._hours
             newest = [hours[begin] for begin in sorted(hours)[-_KEPT:]]
             looked = max((at for at in (before.looked, self._looked) if at), default=None)
-            kept[self._cluster] = ClusterMemory(newest, looked)
+            kept[self._cluster] = SavedHistory(newest, looked)
             write_state_file(memory_path(), msgspec.json.encode(kept))
 
-    def _hour(self, at: float) -> SeenHour:
+    def _hour(self, at: float) -> ObservedHour:
         begin = int(at) // HOUR * HOUR
-        return self._hours.setdefault(begin, SeenHour(begin))
+        return self._hours.setdefault(begin, ObservedHour(begin))
 
 
 def _mean(before: Mapping[str, float], now: Mapping[str, int], count: int) -> dict[str, float]:
@@ -224,14 +224,14 @@ def _mean(before: Mapping[str, float], now: Mapping[str, int], count: int) -> di
     }
 
 
-def _load_memories() -> dict[str, ClusterMemory]:
+def _load_memories() -> dict[str, SavedHistory]:
     """Load the file; a missing or broken one is empty, as only old curves are lost.
 
     Raises:
         OSError: when the file is there and cannot be read.
     """
     try:
-        return msgspec.json.decode(memory_path().read_bytes(), type=dict[str, ClusterMemory])
+        return msgspec.json.decode(memory_path().read_bytes(), type=dict[str, SavedHistory])
     except (FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
         return {}
 
@@ -273,7 +273,7 @@ class GpuCurve(msgspec.Struct, frozen=True):
 
 def make_curve(
     ledger: Sequence[HeldGpus],
-    seen: Sequence[SeenHour],
+    seen: Sequence[ObservedHour],
     span: Span,
     *,
     now: float,
@@ -295,7 +295,7 @@ def make_curve(
     """
     begins = _known_part(span.begins(now), ledger, seen)
     by_stretch = {_stretch(begins, use.begin, use.seconds): use for use in ledger}
-    seen_by_stretch: dict[int, list[SeenHour]] = defaultdict(list)
+    seen_by_stretch: dict[int, list[ObservedHour]] = defaultdict(list)
     for hour in seen:
         seen_by_stretch[_stretch(begins, hour.begin, HOUR)].append(hour)
     stretches = [(by_stretch.get(at), seen_by_stretch.get(at, ())) for at in range(len(begins))]
@@ -332,7 +332,7 @@ def make_curve(
 
 
 def _known_part(
-    begins: Sequence[int], ledger: Sequence[HeldGpus], seen: Sequence[SeenHour]
+    begins: Sequence[int], ledger: Sequence[HeldGpus], seen: Sequence[ObservedHour]
 ) -> tuple[int, ...]:
     """Leave out the stretches before the first known one, so that a new cluster's curve is wide."""
     known = [_stretch(begins, use.begin, use.seconds) for use in ledger]
@@ -351,7 +351,7 @@ def _stretch(begins: Sequence[int], begin: float, seconds: float) -> int:
     return bisect_right(begins, begin + seconds / 2) - 1
 
 
-def _held(use: HeldGpus | None, hours: Sequence[SeenHour]) -> Mapping[str, float] | None:
+def _held(use: HeldGpus | None, hours: Sequence[ObservedHour]) -> Mapping[str, float] | None:
     if use is not None:
         return use.held
     counted = [hour.held for hour in hours if hour.nodes]

@@ -167,8 +167,8 @@ class HomeView(View):
 def share_lines(height: int, wants: Sequence[int]) -> list[int]:
     """Return the lines of each row of boxes: of the first row, then of the others.
 
-    Every row has some lines. Of the rest, the last row, which says what needs attention, gets what
-    it wants, then the others from the top; what is left goes to the first row.
+    Every row has some lines. The remaining lines go to the last row, which says what needs
+    attention, up to what it wants, then to the others from the top; what is left goes to the first.
 
     Args:
         height: lines of all rows together.
