@@ -34,8 +34,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
     """
     yield from _on_this_machine(parts)
     if "ledger" in parts:
-        yield from ingest.from_a_file()
-        yield from ingest.long_runs()
+        peer = yield from ingest.from_a_file()
+        yield from ingest.long_runs(peer)
     yield from _on_an_empty_queue(lab, parts)
     read = sizes if "queue" in parts else []
     for jobs in sorted({*read, *([tui.JOBS] if "tui" in parts else [])}):

@@ -27,20 +27,20 @@ class Budget:
         measured: its median, in `unit`.
         limit: the budget in words.
         peer: what the limit is made of, measured in the same run, in `unit`; None for a fixed one.
-        holds: whether the budget holds.
+        holds: whether the budget holds; None without the peer.
     """
 
     what: str
     measured: float
     limit: str
     peer: float | None
-    holds: bool
+    holds: bool | None
     unit: str = "ms"
 
     def row(self) -> str:
         """The line, for Markdown."""
         peer = "" if self.peer is None else f"{self.peer:,.0f} {self.unit}"
-        holds = "yes" if self.holds else "NO"
+        holds = {True: "yes", False: "NO", None: "unknown"}[self.holds]
         return (
             f"| {self.what} | {self.measured:,.0f} {self.unit} | {self.limit} | {peer} | {holds} |"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from slurmkit.slurm.records import record_mark
+from slurmkit.state.queue_rows import squeue_format
 from tests.bench.lab import RUNS, Budget, Lab, median_ms, say
 
 SIZES = (20_000, 100_000)
@@ -54,10 +56,11 @@ def commands(lab: Lab) -> Iterator[Budget]:
     held = (*submit, "--hold")
     waiting = lab.run(*held, "--wrap", "true").strip()
     request = ("--gpus-per-node=a100:1", "--time=10", "--", "true")
+    jobs_raw = ("squeue", "--all", "--noheader", "-O", squeue_format(record_mark()))
     pairs = (
         ("gpus", ("bash", "-c", _GPUS), ("slurmkit", "gpus"), 1.5, 0),
-        ("queue", ("squeue", "--all"), ("slurmkit", "queue"), 1.0, 250),
-        ("why", ("squeue", "--all"), ("slurmkit", "why", waiting), 1.0, 400),
+        ("queue", jobs_raw, ("slurmkit", "queue"), 1.0, 350),
+        ("why", jobs_raw, ("slurmkit", "why", waiting), 1.0, 400),
         ("plan", (*submit, "--test-only", "--wrap=true"), ("slurmkit", "plan", *request), 1.0, 400),
         ("submit", (*held, "--wrap=true"), ("slurmkit", "submit", "--hold", *request), 1.0, 350),
     )

@@ -148,7 +148,7 @@ def _usage_rows(connection: Connection, table: Table) -> Iterator[list[Any]]:
     query = query.where(_not_empty(table)).order_by(table.c.bin, table.c.key_id)
     with connection.execute(query, execution_options={"yield_per": _MANY}) as found:
         for some in found.partitions():
-            yield list(some)
+            yield list(map(tuple, some))  # a Row is compared in Python
 
 
 def _place(row: Any) -> tuple[float, float]:

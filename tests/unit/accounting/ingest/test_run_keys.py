@@ -102,7 +102,7 @@ def test_two_dumps_in_one_file_are_two_runs(ledger):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_is_not_overwritten_by_one_of_another_user(ledger, ended):
     """A database set up anew that gives the job's number, DBIndex and Submit once more."""
-    at, end = NOW - 3600, NOW - 60 if ended else None
+    at, end = NOW - 900, NOW - 60 if ended else None
     slurm = FakeSacct(job(7, at, at, end, UID=10011))
     ingest(ledger, slurm)
     slurm.jobs = [job(7, at, at, NOW - 30, User="bob", UID=10012)]
