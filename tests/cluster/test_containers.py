@@ -151,7 +151,7 @@ def test_a_plan_names_what_the_bundle_does_not_see(place: Place, oci: tuple[str,
 
 
 def test_the_example_of_the_guide_runs(place: Place, oci: tuple[str, ...]) -> None:
-    """Docs/containers.md had no example for this cluster."""
+    """docs/containers.md had no example for this cluster."""
     del oci  # where it is not, this is skipped
     found = re.search(
         r"## Try it in the Docker.*?```bash\n(.*?)```.*?\$ (slurmkit .*?)\n", GUIDE, re.S

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
@@ -47,6 +47,8 @@ from slurmkit_accounting.usage.tables import (
 )
 
 _MANY = 10_000  # rows at a time
+_UsageRow = tuple[Any, ...]  # bin, id of the usage key, and the sums of USAGE_COLUMNS
+_KeyNames = tuple[Any, ...]  # of a usage key: cluster, all fields but this and `redone`, `redone`
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
@@ -72,8 +74,7 @@ def verify(connection: Connection, progress: RunProgress = no_progress) -> Verif
         connection: to the ledger.
         progress: called with the number of runs done, and of all.
     """
-    names = load_key_names(connection)
-    usage = {table.name: UsageHash(names) for table in USAGE_TABLES}
+    usage = _usage_hashes(connection)
     wrong = [*_usage_differences(connection, usage, progress), *_invariants(connection)]
     count = connection.scalar(select(func.count()).select_from(runs)) or 0
     whole = _join_hashes(connection, usage)
@@ -81,7 +82,7 @@ def verify(connection: Connection, progress: RunProgress = no_progress) -> Verif
 
 
 def _usage_differences(
-    connection: Connection, hashes: Mapping[str, UsageHash], progress: RunProgress
+    connection: Connection, hashes: Mapping[str, _UsageHash], progress: RunProgress
 ) -> Iterator[str]:
     """Yield where the usage tables differ from the usage of the runs; hash their rows."""
     with tempfile.TemporaryDirectory(prefix="slurmkit-verify-") as folder:
@@ -109,7 +110,7 @@ def _work_out(connection: Connection, scratch: Connection, progress: RunProgress
 
 
 def _compare_tables(
-    table: Table, hashed: UsageHash, connection: Connection, scratch: Connection
+    table: Table, hashed: _UsageHash, connection: Connection, scratch: Connection
 ) -> Iterator[str]:
     """Merge the rows of both databases by bin and key, and yield the differences."""
     stored, right = _usage_rows(connection, table), _usage_rows(scratch, table)
@@ -126,23 +127,23 @@ def _compare_tables(
             yield _format_difference(table, names, there, "is missing")
             b = next(right_rows, None)
         else:
-            if a is not None and b is not None and tuple(a) != tuple(b):
+            if a is not None and b is not None and a != b:
                 yield _format_difference(table, names, here, _different_sums(a, b))
             a, b = next(stored_rows, None), next(right_rows, None)
 
 
 def _without_equal_parts(
-    stored: Iterator[list[Any]], right: Iterator[list[Any]]
-) -> tuple[Iterator[Any], Iterator[Any]]:
+    stored: Iterator[list[_UsageRow]], right: Iterator[list[_UsageRow]]
+) -> tuple[Iterator[_UsageRow], Iterator[_UsageRow]]:
     """Return the rows of both from the first part on in which they differ."""
-    nothing: list[Any] = []
+    nothing: list[_UsageRow] = []
     for a, b in zip_longest(stored, right, fillvalue=nothing):
         if a != b:
             return chain(a, chain.from_iterable(stored)), chain(b, chain.from_iterable(right))
     return iter(()), iter(())
 
 
-def _usage_rows(connection: Connection, table: Table) -> Iterator[list[Any]]:
+def _usage_rows(connection: Connection, table: Table) -> Iterator[list[_UsageRow]]:
     """Yield the rows of a usage table by bin and key, some at a time."""
     query = select(table.c.bin, table.c.key_id, *(table.c[name] for name in USAGE_COLUMNS))
     query = query.where(_not_empty(table)).order_by(table.c.bin, table.c.key_id)
@@ -151,18 +152,18 @@ def _usage_rows(connection: Connection, table: Table) -> Iterator[list[Any]]:
             yield list(map(tuple, some))  # a Row is compared in Python
 
 
-def _place(row: Any) -> tuple[float, float]:
+def _place(row: _UsageRow | None) -> tuple[float, float]:
     return (float("inf"), 0) if row is None else (row[0], row[1])
 
 
-def _different_sums(stored_row: Iterable[Any], right_row: Iterable[Any]) -> str:
+def _different_sums(stored_row: _UsageRow, right_row: _UsageRow) -> str:
     """Say which sums of two rows differ."""
-    pairs = zip(USAGE_COLUMNS, list(stored_row)[2:], list(right_row)[2:], strict=True)
+    pairs = zip(USAGE_COLUMNS, stored_row[2:], right_row[2:], strict=True)
     return "; ".join(f"{name} is {a}, but from the runs {b}" for name, a, b in pairs if a != b)
 
 
 def _format_difference(
-    table: Table, names: Mapping[int, KeyNames], place: tuple[float, float], what: str
+    table: Table, names: Mapping[int, _KeyNames], place: tuple[float, float], what: str
 ) -> str:
     when = datetime.fromtimestamp(place[0], UTC).isoformat(sep=" ")
     of = ", ".join(map(str, names.get(int(place[1]), "?")))
@@ -222,15 +223,14 @@ def checksum(connection: Connection) -> str:
     Row ids and the records of ingests are left out. Rows are hashed one by one and the hashes are
     summed, so that their order does not matter.
     """
-    names = load_key_names(connection)
-    usage = {table.name: UsageHash(names) for table in USAGE_TABLES}
+    usage = _usage_hashes(connection)
     for table in USAGE_TABLES:
         for _ in usage[table.name].pass_on(_usage_rows(connection, table)):
             pass
     return _join_hashes(connection, usage)
 
 
-def _join_hashes(connection: Connection, usage: Mapping[str, UsageHash]) -> str:
+def _join_hashes(connection: Connection, usage: Mapping[str, _UsageHash]) -> str:
     halts = _of_runs(suspensions, ("begin", "length", "seconds"))
     parts = {
         "runs": _total(connection, _runs(), bools=2),
@@ -242,10 +242,13 @@ def _join_hashes(connection: Connection, usage: Mapping[str, UsageHash]) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-KeyNames = tuple[Any, ...]  # of a usage key: cluster, all fields but this and `redone`, `redone`
+def _usage_hashes(connection: Connection) -> dict[str, _UsageHash]:
+    """Return a hash for each usage table, by its name."""
+    names = _load_key_names(connection)
+    return {table.name: _UsageHash(names) for table in USAGE_TABLES}
 
 
-def load_key_names(connection: Connection) -> dict[int, KeyNames]:
+def _load_key_names(connection: Connection) -> dict[int, _KeyNames]:
     """Return what each usage key stands for, by row id."""
     keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
     query = select(usage_keys.c.id, clusters.c.name, *keys, usage_keys.c.redone).join(clusters)
@@ -257,18 +260,18 @@ def load_key_names(connection: Connection) -> dict[int, KeyNames]:
         }
 
 
-class UsageHash:
+class _UsageHash:
     """Hash of the rows of a usage table; see `checksum`.
 
     Attributes:
         names: what the usage keys stand for.
     """
 
-    def __init__(self, names: Mapping[int, KeyNames]) -> None:
+    def __init__(self, names: Mapping[int, _KeyNames]) -> None:
         self.names = names
         self._count = self._sum = 0
 
-    def pass_on(self, parts: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    def pass_on(self, parts: Iterator[list[_UsageRow]]) -> Iterator[list[_UsageRow]]:
         """Hash rows, some at a time, and pass them on; a row without a key has no hash."""
         for some in parts:
             for place, key, *sums in some:

@@ -19,9 +19,9 @@ from slurmkit.state.gres import HoldingJob, read_holding_jobs
 from slurmkit.state.nodes import NODES_COMMAND, parse_nodes
 from slurmkit_accounting.gpu_use.exporters import most_gpus
 from slurmkit_accounting.gpu_use.samples import JobReading, NodeAnswer, parse_job
+from slurmkit_accounting.gpu_use.summaries import IDLE_BELOW
 
 _MOST_JOBS = 20  # that scontrol is asked about in a round: slurmctld never holds so few back
-_BUSY = 0.01  # utilisation above which a GPU is at work
 
 
 class HoldingRun(NamedTuple):
@@ -102,16 +102,14 @@ class GpuHolders:
         same = {n for n in nodes & self._known.keys() if self._known[n].runs == runs[n]}
         wanted, asked = _few_jobs({node: on[node] for node in sorted(nodes - same)})
         with suppress(NoSuchJob, Refused):  # one has just ended: the next round asks again
-            held = self._read_held(list(asked)) if asked else {}
+            claims = self._read_claims(list(asked)) if asked else {}
             for node in wanted:
-                self._known[node] = NodeHolders(runs[node], *held.get(node, ({}, frozenset())))
+                self._known[node] = _holders(runs[node], claims.get(node, {}))
             same.update(wanted)
         return {node: self._known[node] for node in same}
 
-    def _read_held(
-        self, jobs: Sequence[HoldingJob]
-    ) -> dict[str, tuple[dict[int | None, HoldingRun], frozenset[int | None]]]:
-        """Return by node which run claims a whole GPU alone, and which GPUs are claimed."""
+    def _read_claims(self, jobs: Sequence[HoldingJob]) -> dict[str, dict[int, list[GpuClaim]]]:
+        """Return what the jobs claim, by node and Slurm's index."""
         rows = parse_nodes(self._slurm.run(NODES_COMMAND))
         records = read_claims_one_by_one(self._slurm, [job.raw_id for job in jobs])
         claims, _ = check_claims(records, jobs, rows)
@@ -119,17 +117,17 @@ class GpuHolders:
         for claim in claims:
             for index in claim.use.indices or ():
                 by_node[claim.node][index].append(claim)
-        return {
-            node: (
-                {
-                    index: _run(claim.holder)
-                    for index, [claim, *others] in by_index.items()
-                    if claim.use.name == "gpu" and not others
-                },
-                frozenset(by_index),
-            )
-            for node, by_index in by_node.items()
-        }
+        return by_node
+
+
+def _holders(runs: frozenset[HoldingRun], claims: Mapping[int, Sequence[GpuClaim]]) -> NodeHolders:
+    """Return the holders of a node's GPUs. A run holds a whole GPU that nobody else claims."""
+    by_index: dict[int | None, HoldingRun] = {
+        index: _run(claim.holder)
+        for index, [claim, *others] in claims.items()
+        if claim.use.name == "gpu" and not others
+    }
+    return NodeHolders(runs, by_index, frozenset(claims))
 
 
 def _run(job: HoldingJob) -> HoldingRun:
@@ -189,7 +187,7 @@ def _disagrees(page: NodeAnswer, now: NodeHolders) -> bool:
     Then the exporter's indices are not Slurm's, e.g. after a mistake in its `--gpu-map`. So they
     are if a GPU is at work that nobody holds.
     """
-    if any((of.utilisation or 0) > _BUSY and gpu.index not in now.claimed
+    if any((of.utilisation or 0) > IDLE_BELOW and gpu.index not in now.claimed
            for gpu, of in page.without_job):  # fmt: skip
         return True
     there = {run.job for run in now.runs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from operator import add
@@ -172,14 +172,16 @@ class Tally:
 
         Both count in full where a run ends.
         """
-        found: dict[tuple[str, str], tuple[int, int]] = {}
+        used_ms: Counter[tuple[str, str]] = Counter()
+        measured_ms: Counter[tuple[str, str]] = Counter()
         for detail, sums in self._details.items():
             of = (detail.gpu_type, detail.partition)
-            used_ms, measured_ms = found.get(of, (0, 0))
-            used_ms += sums[SUM_INDEX["gpu_used_ms"]]
-            found[of] = (used_ms, measured_ms + sums[SUM_INDEX["gpu_measured_ms"]])
-        used = sum((_hours(rates, of, ms) / 1000 for of, (ms, _) in found.items()), _ZERO)
-        measured = sum((_hours(rates, of, ms) / 1000 for of, (_, ms) in found.items()), _ZERO)
+            used_ms[of] += sums[SUM_INDEX["gpu_used_ms"]]
+            measured_ms[of] += sums[SUM_INDEX["gpu_measured_ms"]]
+        used, measured = (
+            sum((_hours(rates, of, ms) / 1000 for of, ms in each.items()), _ZERO)
+            for each in (used_ms, measured_ms)
+        )
         if not measured:
             return dict.fromkeys(_MEASURED)
         return {"gpu_hours_used": float(used), "gpu_hours_measured": float(measured)}

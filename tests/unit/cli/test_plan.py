@@ -51,7 +51,7 @@ def test_plan_and_submit_refuse_the_same_configuration(
     command: str, section: str, says: str, tmp_path: Path, border: FakeSlurm,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Plan took a key of `[submit]` that submit refused."""
+    """`plan` took a key of `[submit]` that submit refused."""
     (tmp_path / "slurmkit").mkdir()
     (tmp_path / "slurmkit" / "config.toml").write_text(f"[submit]\n{section}\n", "utf-8")
     assert run(command, "--time", "1", "--", "hostname") == 2

@@ -443,7 +443,7 @@ def test_no_file_of_an_image_has_roots_rights(tmp_path: Path) -> None:
 def test_images_are_packed_by_what_is_fast(
     refused: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gzip took 28 times the CPU time of zstd."""
+    """gzip took 28 times the CPU time of zstd."""
     real = shutil.which("mksquashfs")
     lacks = f'#!/bin/bash\n[[ " $* " != *" {refused} "* ]] || exit 1\nexec {real} "$@"\n'
     stand_in(monkeypatch, tmp_path / "bin", mksquashfs=lacks)

@@ -206,7 +206,7 @@ def test_an_import_that_fails_ends_the_job_and_leaves_nothing(lab: Lab) -> None:
 
 
 def test_what_enroot_says_of_unpacking_is_shown_only_if_it_fails(lab: Lab) -> None:
-    """Unsquashfs filled the job's log, once for each node."""
+    """unsquashfs filled the job's log, once for each node."""
     program = lab.folder / "bin" / "enroot"
     told = ENROOT.replace("create) ", "create) echo created 8 files; [ -z ${BAD-} ] || exit 4; ")
     program.write_text(told, "utf-8")

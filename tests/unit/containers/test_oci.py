@@ -116,7 +116,7 @@ def test_what_a_bundle_sees_stands_in_it(tmp_path: Path) -> None:
 
 
 def test_the_bundle_of_the_guide_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docs/containers.md had no example for the Docker cluster."""
+    """docs/containers.md had no example for the Docker cluster."""
     guide = (Path(__file__).parents[3] / "docs" / "containers.md").read_text("utf-8")
     found = re.search(r"## Try it in the Docker.*?```bash\n(.*?)```", guide, re.DOTALL)
     assert found is not None

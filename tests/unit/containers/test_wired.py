@@ -232,7 +232,7 @@ def test_ranks_meet_where_the_script_says_not_where_a_hook_of_enroot_says(
 
 
 def test_a_site_that_imports_for_pyxis_is_left_to_do_so(tmp_path: Path) -> None:
-    """Importer= of pyxis 0.23 was neither detected nor named."""
+    """importer= of pyxis 0.23 was neither detected nor named."""
     spec = JobSpec(command=("x",), nodes=2, container=Container(image=IMAGE))
     options = cluster("0.24").container_options
     known = msgspec.structs.replace(

@@ -67,7 +67,7 @@ def look(machine: Path, name: str, queue: str = "") -> list[Diagnosis]:
 
 
 def test_the_options_of_pyxis_are_found_where_they_stand(machine: Path) -> None:
-    """Importer= and use_squashfuse= were not detected."""
+    """importer= and use_squashfuse= were not detected."""
     config = plugstack(machine, "# include nothing.conf", "include plugstack.conf.d/*.conf")
     assert read_pyxis_settings(config) is None
     folder = machine / "slurm" / "plugstack.conf.d"
@@ -118,7 +118,7 @@ def test_a_machine_in_order(machine: Path) -> None:
     ],
 )
 def test_user_namespaces(machine: Path, file: str, bad: str) -> None:
-    """No check of user namespaces."""
+    """User namespaces are checked."""
     (machine / "sys" / file).write_text(f"{bad}\n", "utf-8")
     (found,) = look(machine, "user-namespaces")
     assert found.severity == "warning"
@@ -134,7 +134,7 @@ def test_user_namespaces(machine: Path, file: str, bad: str) -> None:
     [("3.0.1", "warning"), ("3.4.1", "note"), ("4.1.2", "ok"), ("git", "ok")],
 )
 def test_the_release_of_enroot(machine: Path, version: str, severity: str) -> None:
-    """No check of enroot's release."""
+    """enroot's release is checked."""
     (machine / "bin" / "enroot").write_text(f"#!/bin/sh\necho {version}\n", "utf-8")
     (found,) = look(machine, "enroot")
     assert found.severity == severity
@@ -162,7 +162,7 @@ def test_hooks(machine: Path) -> None:
 def test_folders(
     machine: Path, settings: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No check of ENROOT_DATA_PATH and the others."""
+    """ENROOT_DATA_PATH and the others are checked."""
     monkeypatch.setattr(containers, "filesystem_type", lambda _: kind)
     real = os.access
     monkeypatch.setattr(os, "access", lambda p, m: str(p) != "/proc/sys" and real(p, m))

@@ -151,7 +151,7 @@ def test_slurm_gives_whole_cores(select: str, spec: dict[str, Any], cpus: int) -
 
 
 def test_a_site_may_give_out_whole_nodes_only() -> None:
-    """Select/linear."""
+    """select/linear."""
     known = with_config(SelectType="select/linear", SelectTypeParameters="CR_MEMORY")
     assert request(known, nodes=2).most["cpu"] == 128
 

@@ -29,7 +29,7 @@ def _volumes(block: str) -> list[str]:
 
 @pytest.mark.parametrize("service", ["x-node: &node", "  login:"])
 def test_enroot_unpacks_on_a_volume_not_on_the_overlay(service: str) -> None:
-    """Overlayfs refuses the whiteouts of an image's layers."""
+    """overlayfs refuses the whiteouts of an image's layers."""
     assert "/var/tmp" in _volumes(_block(service))
     script = (_DOCKER / "image/build/install-site-packages").read_text("utf-8")
     assert "ENROOT_TEMP_PATH /var/tmp\n" in script

@@ -474,7 +474,7 @@ def test_suspended_time_that_sacct_does_not_place_lies_somewhere_in_the_run(ledg
 
 
 def test_the_suspended_time_of_a_run_without_an_end_is_placed_without_asking(ledger, monkeypatch):
-    """Sreport takes it off the CPUs in the hours in which it lay."""
+    """sreport takes it off the CPUs in the hours in which it lay."""
     begin = (NOW - 3 * DAY) // DAY * DAY
     row, halts = job(1, begin, begin, None), [(begin + 900, begin + 971)]
     slurm = FakeSacct()
