@@ -378,7 +378,7 @@ def gpu_use_of(
 ) -> tuple[GpuUseOfRun, ...]:
     """Return what the GPUs of a job did, for each run of the job, oldest first.
 
-    Each `GpuUseOfRun` has `gpus`, a tuple of `GpuUseOfGpu`: mean and 95th-percentile utilisation,
+    Each `GpuUseOfRun` has `gpus`, a tuple of `GpuUseOfGpu`: mean and 95th-percentile utilization,
     memory, energy, the share of the run that was measured, and `points`, the curve. None is
     unknown. A running job is as of the last sample (`last`), an ended one stays as it is.
 
@@ -459,7 +459,7 @@ def gpu_use_now(
 
     >>> with read.ledger() as books:
     ...     for gpu in read.gpu_use_now(books, jobs=["41"]):
-    ...         print(gpu.node, gpu.index, gpu.utilisation, gpu.age, gpu.recent)
+    ...         print(gpu.node, gpu.index, gpu.utilization, gpu.age, gpu.recent)
 
     Args:
         books: an open ledger.

@@ -82,11 +82,11 @@ def _samples(gpu: read.GpuUseNow, *, past: bool) -> Iterator[GpuSample]:
     if gpu.index is None:  # then nobody can tell which of the node's GPUs it is
         return
     if past and gpu.since is not None and gpu.since < gpu.last:
-        yield GpuSample(index=gpu.index, taken=gpu.since, utilisation=gpu.busiest)
+        yield GpuSample(index=gpu.index, taken=gpu.since, utilization=gpu.busiest)
     yield GpuSample(
         index=gpu.index,
         taken=gpu.last,
-        utilisation=gpu.utilisation,
+        utilization=gpu.utilization,
         memory_used=gpu.memory_mib,
         memory_total=gpu.memory_total_mib,
         watts=gpu.watts,

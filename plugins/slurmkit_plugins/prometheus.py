@@ -69,7 +69,7 @@ class PrometheusSection(msgspec.Struct, frozen=True):
 
     Attributes:
         url: URL of the server, without `/api`.
-        metric: metric of GPU utilisation, for `report idle`: of one of the three exporters, or
+        metric: metric of GPU utilization, for `report idle`: of one of the three exporters, or
             another in percent.
         node_label: label with the node's name; a port is cut off, and a domain that Slurm's name
             of the node lacks. Empty for the first of `Hostname`, `hostname`, `node` and `instance`.
@@ -104,21 +104,21 @@ class _Metric(NamedTuple):
 
 
 _METRICS = {
-    "slurmkit_gpu_utilization_ratio": _Metric("utilisation", 100),
+    "slurmkit_gpu_utilization_ratio": _Metric("utilization", 100),
     "slurmkit_gpu_memory_used_bytes": _Metric("memory_used", 1 / _MIB),
     "slurmkit_gpu_memory_total_bytes": _Metric("memory_total", 1 / _MIB),
     "slurmkit_gpu_power_watts": _Metric("watts"),
     "slurmkit_gpu_energy_joules_total": _Metric("joules"),
     "slurmkit_gpu_job": _Metric("holder"),
-    "slurmkit_gpu_job_utilization_ratio": _Metric("job_utilisation", 100),
+    "slurmkit_gpu_job_utilization_ratio": _Metric("job_utilization", 100),
     "slurmkit_gpu_job_memory_used_bytes": _Metric("job_memory_used", 1 / _MIB),
-    "DCGM_FI_DEV_GPU_UTIL": _Metric("utilisation"),
+    "DCGM_FI_DEV_GPU_UTIL": _Metric("utilization"),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": _Metric("engine", 100),
     "DCGM_FI_DEV_FB_USED": _Metric("memory_used"),
     "DCGM_FI_DEV_FB_FREE": _Metric("memory_free"),
     "DCGM_FI_DEV_POWER_USAGE": _Metric("watts"),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": _Metric("joules", 1e-3),
-    "nvidia_gpu_duty_cycle": _Metric("utilisation"),
+    "nvidia_gpu_duty_cycle": _Metric("utilization"),
     "nvidia_gpu_memory_used_bytes": _Metric("memory_used", 1 / _MIB),
     "nvidia_gpu_memory_total_bytes": _Metric("memory_total", 1 / _MIB),
     "nvidia_gpu_power_usage_milliwatts": _Metric("watts", 1e-3),
@@ -167,7 +167,7 @@ class Prometheus:
             ]
             # A single blank is no gap.
             by_node[self._node_of(labels)] += (
-                GpuSample(index=index, taken=taken, utilisation=use)
+                GpuSample(index=index, taken=taken, utilization=use)
                 for taken, use in _since_gap(values, 2.5 * step)
             )
         if found and not by_node:
@@ -579,7 +579,7 @@ class _GpuSeries:
             found = self._values.get((field, job), {}).get(at)
             return found if found is not None else self._values.get((field, ""), {}).get(at)
 
-        # The driver has no utilisation of a MIG instance; the share of its engine is the same.
+        # The driver has no utilization of a MIG instance; the share of its engine is the same.
         percent = value("engine") if self.mig else None
         used, free = value("memory_used"), value("memory_free")
         total = value("memory_total")
@@ -588,7 +588,7 @@ class _GpuSeries:
         return GpuSample(
             index=-1 if self.index is None else self.index,
             taken=at,
-            utilisation=value("utilisation") if percent is None else percent,
+            utilization=value("utilization") if percent is None else percent,
             memory_used=None if used is None else int(used),
             memory_total=None if total is None else int(total),
             # Of a MIG instance, these are the whole GPU's.
@@ -601,7 +601,7 @@ class _GpuSeries:
         return GpuSample(
             index=-1 if self.index is None else self.index,
             taken=at,
-            utilisation=self._values.get(("job_utilisation", job), {}).get(at),
+            utilization=self._values.get(("job_utilization", job), {}).get(at),
             memory_used=None if used is None else int(used),
         )
 

@@ -31,8 +31,8 @@ class StepGpuUse(msgspec.Struct, frozen=True):
 
     Attributes:
         job: job id as a plain number (JobIDRaw).
-        most: highest utilisation of any task so far, percent; None if unknown.
-        now: present utilisation of all tasks, percent; only of a running step.
+        most: highest utilization of any task so far, percent; None if unknown.
+        now: present utilization of all tasks, percent; only of a running step.
         mem: GPU memory in use, MiB; only of a running step.
         end: epoch seconds; None while it runs.
     """
@@ -179,12 +179,12 @@ def _samples(
         return
     now, percent = time.time(), sum(filter(None, running))
     if seconds and (since := _idle_since(gpu, steps)) is not None:
-        yield GpuSample(index=gpu.index, taken=max(since, now - seconds), utilisation=0)
+        yield GpuSample(index=gpu.index, taken=max(since, now - seconds), utilization=0)
     if percent == 0 or gpus == 1:
         memory = [step.mem for step in steps if step.end is None]
         whole = sum(filter(None, memory)) if gpus == 1 and None not in memory else None
         yield GpuSample(
-            index=gpu.index, taken=now, utilisation=min(percent, 100), memory_used=whole
+            index=gpu.index, taken=now, utilization=min(percent, 100), memory_used=whole
         )
 
 

@@ -39,8 +39,8 @@ class HeldGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: `GPU 3`, or its device file if Slurm's index is not known.
-        utilisation: percent, newest.
-        busiest: the highest utilisation since `since`.
+        utilization: percent, newest.
+        busiest: the highest utilization since `since`.
         since: epoch seconds of the oldest sample.
         throttled: what holds its clocks back.
         degrees: temperature in degrees Celsius.
@@ -50,7 +50,7 @@ class HeldGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     name: str
-    utilisation: float | None
+    utilization: float | None
     busiest: float | None
     since: float | None
     memory_used: int | None
@@ -146,8 +146,8 @@ def gpus_of_job(
         for each in driver:
             if each.index is None and (gpu := _merge(node, _file_name(each), (), "", each, now)):
                 # Which of the samples are of this GPU is unknown: then those count for its use.
-                use = None if named else gpu.utilisation
-                found.append(msgspec.structs.replace(gpu, utilisation=use, busiest=use))
+                use = None if named else gpu.utilization
+                found.append(msgspec.structs.replace(gpu, utilization=use, busiest=use))
     return tuple(found)
 
 
@@ -168,15 +168,15 @@ def _merge(
         newest = None
     if newest is None and asked is None:
         return None
-    uses = [(each.taken, plausible_percent(each.utilisation)) for each in samples]
+    uses = [(each.taken, plausible_percent(each.utilization)) for each in samples]
     known = [use for _, use in uses if use is not None]
-    current: float | None = asked.utilisation if asked else None
+    current: float | None = asked.utilization if asked else None
     if current is None and newest is not None:
-        current = plausible_percent(newest.utilisation)
+        current = plausible_percent(newest.utilization)
     return HeldGpu(
         node=node,
         name=name,
-        utilisation=current,
+        utilization=current,
         busiest=max([*known, *([current] if current is not None else [])], default=None),
         since=min((taken for taken, use in uses if use is not None), default=None),
         memory_used=asked.memory_used if asked else newest.memory_used if newest else None,
@@ -263,21 +263,21 @@ def _is_idle(gpu: HeldGpu) -> bool:
 
 def _is_zero_now(gpu: HeldGpu) -> bool:
     """Return whether a GPU is at 0 %, and nothing older is known of it."""
-    return gpu.utilisation == 0 and gpu.since is None
+    return gpu.utilization == 0 and gpu.since is None
 
 
 def _uneven(gpus: Sequence[HeldGpu]) -> Iterator[RunningFinding]:
     """Find GPUs that are far below the others now, and were at all times that are known."""
-    known = [gpu for gpu in gpus if gpu.utilisation is not None]
+    known = [gpu for gpu in gpus if gpu.utilization is not None]
     if len(known) < 2:
         return
-    usual = median(gpu.utilisation or 0 for gpu in known)
+    usual = median(gpu.utilization or 0 for gpu in known)
     low = [gpu for gpu in known if (gpu.busiest or 0) < usual / 2]
     if usual >= _BUSY and low and len(low) <= len(known) // 2:
-        worst = min(low, key=lambda gpu: gpu.utilisation or 0)
+        worst = min(low, key=lambda gpu: gpu.utilization or 0)
         text = (
             f"{_names(low)} {'does' if len(low) == 1 else 'do'} less than the others:"
-            f" {worst.utilisation:.0f} %, usual is {usual:.0f} %"
+            f" {worst.utilization:.0f} %, usual is {usual:.0f} %"
         )
         yield _finding("uneven", text, low, "see what its rank does, and which data it has")
 
@@ -291,8 +291,8 @@ def _names(gpus: Sequence[HeldGpu]) -> str:
 
 
 def mean_use(gpus: Iterable[HeldGpu]) -> float | None:
-    """Return the mean utilisation in percent; None if none is known."""
-    known = [gpu.utilisation for gpu in gpus if gpu.utilisation is not None]
+    """Return the mean utilization in percent; None if none is known."""
+    known = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -303,8 +303,8 @@ def gpu_fact(gpus: Sequence[HeldGpu], held: int, problem: str) -> RunningFact | 
     mean = mean_use(gpus)
     if mean is None:
         return RunningFact(about="GPUs", text=f"unknown: {problem or 'nobody measures them'}")
-    gpus = [gpu for gpu in gpus if gpu.utilisation is not None or gpu.throttled]
-    shown = [f"{gpu.title} {_percent(gpu.utilisation)}{_held_back(gpu)}" for gpu in gpus]
+    gpus = [gpu for gpu in gpus if gpu.utilization is not None or gpu.throttled]
+    shown = [f"{gpu.title} {_percent(gpu.utilization)}{_held_back(gpu)}" for gpu in gpus]
     text = f"{mean:.0f} %"
     if len(gpus) > 1:
         text += f" on average: {join_names(shown, 8)}"

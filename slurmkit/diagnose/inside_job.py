@@ -472,7 +472,7 @@ def _read_gpu(nvml: "Any", number: int) -> "dict[str, Any] | None":
     use = ask("nvmlDeviceGetUtilizationRates", _Utilization())
     return {
         "minor": _value(ask("nvmlDeviceGetMinorNumber", ctypes.c_uint())),
-        "utilisation": None if use is None else use.gpu,
+        "utilization": None if use is None else use.gpu,
         "memory_used": None if memory is None else memory.used >> 20,
         "memory_total": None if memory is None else memory.total >> 20,
         "throttled": None if reasons is None else _names_of(reasons.value),

@@ -100,7 +100,7 @@ class DriverGpu(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         minor: number of its device file.
         index: Slurm's index.
-        utilisation: percent.
+        utilization: percent.
         memory_used: MiB.
         memory_total: MiB.
         throttled: what holds its clocks back.
@@ -111,7 +111,7 @@ class DriverGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     minor: int | None
     index: int | None
-    utilisation: int | None
+    utilization: int | None
     memory_used: int | None
     memory_total: int | None
     throttled: tuple[str, ...] | None

@@ -43,7 +43,7 @@ class StepMetrics(msgspec.Struct, frozen=True):
         tasks: number of tasks.
         cpu_seconds: CPU seconds of all tasks.
         mem_peak: peak memory in bytes: of all tasks together if measured so, else of one task.
-        gpu_percent: GPU utilisation, average over the tasks.
+        gpu_percent: GPU utilization, average over the tasks.
         read_bytes: bytes that its tasks have read: files, pipes and sockets.
     """
 

@@ -30,7 +30,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         index: as in Slurm's index map of the node; -1 if unknown, which only a `GpuTrace` has.
         taken: epoch seconds of the measurement.
-        utilisation: percent of the time in which a kernel ran.
+        utilization: percent of the time in which a kernel ran.
         memory_used: MiB.
         memory_total: MiB.
         watts: power drawn.
@@ -41,7 +41,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     taken: float
-    utilisation: float | None = None
+    utilization: float | None = None
     memory_used: int | None = None
     memory_total: int | None = None
     watts: float | None = None
@@ -50,7 +50,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plausible_percent(value: float | None) -> float | None:
-    """Return a utilisation from 0 to 100; None for the blanks that drivers write for unknown."""
+    """Return a utilization from 0 to 100; None for the blanks that drivers write for unknown."""
     return value if value is not None and 0 <= value <= 100 else None
 
 
@@ -189,7 +189,7 @@ class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True):
         mem_mib: memory that it held on all nodes together, MiB.
         cpus_busy: CPU time of all processes through run time.
         mem_peak_mib: most memory of its steps, summed over nodes, MiB.
-        gpu_use: mean utilisation of its GPUs, 0 to 1.
+        gpu_use: mean utilization of its GPUs, 0 to 1.
         watts: mean power of one of its GPUs.
     """
 

@@ -206,7 +206,7 @@ def _wandering(number: int, chance: random.Random) -> GpuUse:
         memory = 40_000 + chance.randrange(2000)
         use.add(
             GpuReading(
-                at=at, utilisation=busy, memory_mib=memory, memory_total_mib=81920, watts=watts,
+                at=at, utilization=busy, memory_mib=memory, memory_total_mib=81920, watts=watts,
                 joules=watts * at,
             )
         )  # fmt: skip
@@ -246,7 +246,7 @@ def _report(url: str, runs: int) -> Iterator[Budget]:
 _USES = (
     "INSERT INTO gpu_use (cluster_id, job_id_raw, start, run_id, node, gpu, uuid, pci, mig, source,"
     " shared, interval, samples, covered, measured_samples, measured_seconds,"
-    " utilisation_sum, idle_samples,"
+    " utilization_sum, idle_samples,"
     " percentile_95, memory_mib, memory_total_mib, counted_joules, counted_seconds, ends_joules,"
     " ends_seconds, power_seconds)"
     " SELECT 1, job_id_raw, start, id, 'c1', 'GPU-' || id, 'GPU-' || id, '', '', 'exporter', false,"

@@ -55,7 +55,7 @@ with open_for_reading() as ledger, ledger.transaction() as connection:
             unpack_sample(row.at, fields) for fields in packed.iter_unpack(row.samples)
         ):
             if number in gpus:
-                sample = (read.at, read.utilisation, read.watts, read.joules, row.taken, read.at)
+                sample = (read.at, read.utilization, read.watts, read.joules, row.taken, read.at)
                 found.append((gpus[number], sample))
 print(json.dumps(found))
 """
@@ -87,7 +87,7 @@ class Sample(NamedTuple):
 
     Attributes:
         at: epoch seconds that the sample has.
-        use: utilisation, 0 to 1.
+        use: utilization, 0 to 1.
         joules: the counter of its energy.
         begun: the exporter was asked not before this; `answered`: and not after this.
     """
@@ -222,7 +222,7 @@ def assert_is_what_was_sampled(
     times = [start, *(sample.at for sample in samples)]
     covered = sum(min(interval, after - before) for before, after in pairwise(times))
     assert gpu["samples"] == len(samples)
-    assert gpu["utilisation"] == pytest.approx(mean, rel=0.01)
+    assert gpu["utilization"] == pytest.approx(mean, rel=0.01)
     assert gpu["at_zero"] == pytest.approx(sum(not each.use for each in samples) / len(samples))
     assert gpu["covered"] == pytest.approx(min(covered / (end - start), 1), rel=0.01)
     if gpu["mig"]:  # the counter is of the whole GPU
@@ -275,10 +275,10 @@ def assert_one_is_busy(
         driver: whether the driver's stub still knows what it counted.
     """
     assert len(record["gpus"]) == 2, record
-    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilisation"])
+    idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilization"])
     assert busy["percentile_95"] == pytest.approx(0.8)
     assert busy["memory_mib"] == 2048
-    assert idle["utilisation"] == 0
+    assert idle["utilization"] == 0
     assert idle["at_zero"] == 1
     samples_of = {"exporters": stored, "prometheus": scraped}[source]
     for gpu in (idle, busy):
@@ -352,7 +352,7 @@ def test_a_busy_and_an_idle_gpu_of_a_job_are_kept_apart(
 def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> None:
     job = jobs["minor-is-not-ordinal"]
     record = record_of(lambda job: show_gpus(lab, job), job)
-    use = max(gpu["utilisation"] for gpu in record["gpus"])
+    use = max(gpu["utilization"] for gpu in record["gpus"])
     shown = lab.run("slurmkit", "job", job, "--gpus").stdout
     assert len(re.findall(rf"^c2 .* {100 * use:.0f} % ", shown, re.MULTILINE)) == 1, shown
     assert len(re.findall(r"^c2 .* idle$", shown, re.MULTILINE)) == 1, shown

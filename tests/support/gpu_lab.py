@@ -158,7 +158,7 @@ def steady(
     return [
         GpuReading(
             at=start + passed,
-            utilisation=busy,
+            utilization=busy,
             memory_mib=10240,
             memory_total_mib=81920,
             watts=watts,

@@ -32,7 +32,7 @@ def gpu(node: str, index: int, use: Callable[[int], float | None], **other: Any)
         for at, percent in enumerate(percents)
     )
     given: dict[str, Any] = {
-        "utilisation": sum(known) / len(known) / 100, "percentile_95": 0.95,
+        "utilization": sum(known) / len(known) / 100, "percentile_95": 0.95,
         "at_zero": known.count(0.0) / len(known), "idle": not any(known),
         "memory_mib": 44080, "memory_total_mib": 81920, "joules": 2_160_000.0,
         "energy_by": "counter", "covered": len(known) / POINTS, "last": NOW - 12,

@@ -41,7 +41,7 @@ HOURS = [int(NOW) // 3600 * 3600 - (24 - at) * 3600 for at in range(1, 24)]
 def gpu_now(job_id: str, node: str, index: int, *recent: float | None, age: float = 12.0) -> GpuNow:
     """A GPU of a running job with these percents, one for each minute."""
     return GpuNow(
-        cluster="lab", job_id=job_id, node=node, index=index, age=age, utilisation=recent[-1],
+        cluster="lab", job_id=job_id, node=node, index=index, age=age, utilization=recent[-1],
         memory_mib=20480, memory_total_mib=81920, watts=310.0, recent=recent,
     )  # fmt: skip
 

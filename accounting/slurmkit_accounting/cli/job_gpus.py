@@ -82,13 +82,13 @@ def _row(gpu: read.GpuUseOfGpu) -> tuple[str, ...]:
     return (
         gpu.node,
         gpu.gpu if gpu.index is None else str(gpu.index),
-        _percent(gpu.utilisation),
+        _percent(gpu.utilization),
         _percent(gpu.percentile_95),
         _percent(gpu.at_zero),
         format_memory_use(gpu.memory_mib, gpu.memory_total_mib),
         _energy(gpu),
         f"{_percent(gpu.covered)}{'' if gpu.is_covered else ' !'}",
-        sparkline([point.utilisation for point in gpu.points]),
+        sparkline([point.utilization for point in gpu.points]),
         "idle" if gpu.idle else "shared" if gpu.shared else "",
     )
 
@@ -105,7 +105,7 @@ def _energy(gpu: read.GpuUseOfGpu) -> str:
 
 
 def sparkline(percents: Sequence[float | None], width: int = _WIDTH) -> str:
-    """Return a curve of utilisation as text of at most `width` characters; `·` is unknown.
+    """Return a curve of utilization as text of at most `width` characters; `·` is unknown.
 
     Args:
         percents: one for each point, oldest first.

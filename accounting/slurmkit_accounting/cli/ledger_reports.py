@@ -253,7 +253,7 @@ def reconcile(
 
 
 def idle(source: str | None, below: float, seconds: int) -> Report:
-    """Return the report of GPUs whose utilisation stays below some percent for some seconds."""
+    """Return the report of GPUs whose utilization stays below some percent for some seconds."""
     return idle_report(commands.LocalSlurmCommands(), source, IdleBound(below, seconds))
 
 

@@ -313,7 +313,7 @@ def explain_command(
 )
 @click.option(
     "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
-    help="A GPU is idle if its utilisation stays below this.  [default: 5]",
+    help="A GPU is idle if its utilization stays below this.  [default: 5]",
 )  # fmt: skip
 @click.option(
     "--minutes", type=click.IntRange(1), default=30,

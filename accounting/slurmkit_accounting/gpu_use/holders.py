@@ -187,7 +187,7 @@ def _disagrees(page: NodeAnswer, now: NodeHolders) -> bool:
     Then the exporter's indices are not Slurm's, e.g. after a mistake in its `--gpu-map`. So they
     are if a GPU is at work that nobody holds.
     """
-    if any((of.utilisation or 0) > IDLE_BELOW and gpu.index not in now.claimed
+    if any((of.utilization or 0) > IDLE_BELOW and gpu.index not in now.claimed
            for gpu, of in page.without_job):  # fmt: skip
         return True
     there = {run.job for run in now.runs}

@@ -42,12 +42,12 @@ class GpuSummary(NamedTuple):
 
     Attributes:
         gpu: minor number, or a UUID.
-        utilisation: mean, 0 to 1.
+        utilization: mean, 0 to 1.
     """
 
     node: str
     gpu: str
-    utilisation: float | None
+    utilization: float | None
     memory_mib: int | None
     memory_total_mib: int | None
 
@@ -91,7 +91,7 @@ def _parse_node(node: str, values: Mapping[str, Any]) -> Iterator[GpuSummary]:
             plausible_mib(_number(used.get(gpu))),
             plausible_mib(_number(total.get(gpu))),
         )
-        if summary.utilisation is not None or summary.memory_mib is not None:
+        if summary.utilization is not None or summary.memory_mib is not None:
             yield summary
 
 
@@ -154,7 +154,7 @@ def _use_of(cluster: int, job: int, start: int, end: int, summary: GpuSummary) -
     """
     name = summary.gpu if not summary.gpu.isdecimal() else f"minor {summary.gpu}"
     seconds = float(max(end - start, 0))
-    mean = summary.utilisation
+    mean = summary.utilization
     return GpuUse(
         cluster_id=cluster,
         job=job,
@@ -166,7 +166,7 @@ def _use_of(cluster: int, job: int, start: int, end: int, summary: GpuSummary) -
         covered=seconds,
         measured_samples=0 if mean is None else 1,
         measured_seconds=0.0 if mean is None else seconds,
-        utilisation_sum=mean or 0.0,
+        utilization_sum=mean or 0.0,
         memory_mib=summary.memory_mib,
         memory_total_mib=summary.memory_total_mib,
     )

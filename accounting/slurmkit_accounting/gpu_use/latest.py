@@ -31,8 +31,8 @@ class UseLately(NamedTuple):
 
     Attributes:
         last: the newest sample.
-        since: epoch seconds from which on no sample of utilisation is missing.
-        busiest: the largest utilisation, percent.
+        since: epoch seconds from which on no sample of utilization is missing.
+        busiest: the largest utilization, percent.
         recent: at most `MOST_RECENT` whole percents, oldest first: the mean of each `step` seconds
             up to the newest sample.
     """
@@ -44,12 +44,12 @@ class UseLately(NamedTuple):
 
 
 class _Samples(NamedTuple):
-    """Samples of utilisation in columns, ordered by GPU, then as they came; and the newest samples.
+    """Samples of utilization in columns, ordered by GPU, then as they came; and the newest samples.
 
     Attributes:
         gpu: which of the GPUs each is of, by its place among them.
         at: epoch seconds.
-        percent: utilisation.
+        percent: utilization.
         last_at: epoch seconds of the newest sample of each GPU; NaN without one.
         last: the newest sample of each GPU, as it is stored.
     """
@@ -122,10 +122,10 @@ def _unpack(parts: Iterable[Sequence[Any]], ids: Any) -> _Samples:
         ours = ids[gpu] == rows["use_id"]
         # Of several samples of a GPU, the last one stays.
         last[gpu[ours]], last_at[gpu[ours]] = rows[ours], at[ours]
-        known = np.flatnonzero(ours & ~np.isnan(rows["utilisation"]))
+        known = np.flatnonzero(ours & ~np.isnan(rows["utilization"]))
         gpus.append(gpu[known])
         times.append(at[known])
-        percents.append(rows["utilisation"][known] * 100)
+        percents.append(rows["utilization"][known] * 100)
     gpu = np.concatenate(gpus)
     order = np.argsort(gpu, kind="stable")
     columns = np.concatenate(times)[order], np.concatenate(percents)[order]
@@ -169,7 +169,7 @@ def _recent(
     Args:
         gpu: which GPU each sample is of.
         at: epoch seconds of each sample.
-        percent: utilisation of each sample.
+        percent: utilization of each sample.
         last_at: epoch seconds of the newest sample of each GPU.
         covered: seconds that a sample of each GPU covers, a step at most.
         step: seconds.

@@ -21,10 +21,10 @@ from slurmkit_accounting.ledger.schema.gpu_use import gpu_samples
 
 KEPT_SECONDS = 3600
 _COLUMNS = ("cluster_id", "taken", "node", "at", "samples")
-# Row id of the summary, utilisation, watts, joules (NaN: unknown), memory in use and in all (MiB;
+# Row id of the summary, utilization, watts, joules (NaN: unknown), memory in use and in all (MiB;
 # -1: unknown), whether other jobs held the GPU too.
 SAMPLE_FIELDS = (
-    ("use_id", "q"), ("utilisation", "d"), ("watts", "d"), ("joules", "d"), ("memory", "i"),
+    ("use_id", "q"), ("utilization", "d"), ("watts", "d"), ("joules", "d"), ("memory", "i"),
     ("memory_total", "i"), ("shared", "?"),
 )  # fmt: skip
 """What a packed sample consists of, little-endian: names, and formats as `struct` has them."""
@@ -145,7 +145,7 @@ def _pack(sample: RecentSample) -> bytes:
     return _SAMPLE.pack(
         sample.use_id,
         *(math.nan if each is None else each
-          for each in (reading.utilisation, reading.watts, reading.joules)),
+          for each in (reading.utilization, reading.watts, reading.joules)),
         *(-1 if each is None else each for each in (reading.memory_mib, reading.memory_total_mib)),
         sample.shared,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def unpack_sample(at: float, fields: tuple[Any, ...]) -> RecentSample:
     number, share, watts, joules, memory, total, shared = fields
     reading = GpuReading(
         at=at,
-        utilisation=_known(share),
+        utilization=_known(share),
         memory_mib=None if memory < 0 else memory,
         memory_total_mib=None if total < 0 else total,
         watts=_known(watts),

@@ -62,7 +62,7 @@ class GpuReading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         at: epoch seconds, by the clock of the reader.
-        utilisation: share of the time in which a kernel ran, 0 to 1.
+        utilization: share of the time in which a kernel ran, 0 to 1.
         memory_mib: memory in use.
         memory_total_mib: memory of the GPU.
         watts: power drawn.
@@ -70,7 +70,7 @@ class GpuReading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """
 
     at: float
-    utilisation: float | None = None
+    utilization: float | None = None
     memory_mib: int | None = None
     memory_total_mib: int | None = None
     watts: float | None = None
@@ -83,7 +83,7 @@ class JobReading(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         job: Slurm's own job id.
         gpu: names the GPU.
-        shared: whether other jobs hold the same GPU. Then utilisation and memory are the job's
+        shared: whether other jobs hold the same GPU. Then utilization and memory are the job's
             own, and power and energy are unknown.
         whole_gpu: of a shared GPU, the reading of all of it.
     """
@@ -140,10 +140,10 @@ def plausible_counter(value: float | None) -> float | None:
 
 def read_sample(sample: GpuSample) -> GpuReading:
     """Return the sample of a site's metrics as a reading."""
-    percent = sample.utilisation
+    percent = sample.utilization
     return GpuReading(
         at=sample.taken,
-        utilisation=plausible_share(None if percent is None else percent / 100),
+        utilization=plausible_share(None if percent is None else percent / 100),
         memory_mib=plausible_memory(sample.memory_used),
         memory_total_mib=plausible_memory(sample.memory_total),
         watts=plausible_watts(sample.watts),
@@ -219,7 +219,7 @@ class _GpuValues:
     def whole(self, at: float) -> GpuReading:
         return GpuReading(
             at=at,
-            utilisation=plausible_share(self.own.get("utilization_ratio")),
+            utilization=plausible_share(self.own.get("utilization_ratio")),
             memory_mib=plausible_mib(self.own.get("memory_used_bytes")),
             memory_total_mib=plausible_mib(self.own.get("memory_total_bytes")),
             watts=plausible_watts(self.own.get("power_watts")),
@@ -241,7 +241,7 @@ class _GpuValues:
 def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:
     return GpuReading(
         at=at,
-        utilisation=plausible_share(of_job.get("job_utilization_ratio")),
+        utilization=plausible_share(of_job.get("job_utilization_ratio")),
         memory_mib=plausible_mib(of_job.get("job_memory_used_bytes")),
         memory_total_mib=total,
     )

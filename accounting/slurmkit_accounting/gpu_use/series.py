@@ -21,7 +21,7 @@ MOST_POINTS = 300
 _VERSION = b"\x01"
 _UNKNOWN = 0xFFFF
 _MOST = _UNKNOWN - 1
-_COLUMNS = 4  # samples, utilisation, memory, power
+_COLUMNS = 4  # samples, utilization, memory, power
 _MEMORY_UNIT = 16  # MiB
 _MOST_BYTES = MOST_POINTS * _COLUMNS * 2
 
@@ -32,14 +32,14 @@ class CurvePoint(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         at: epoch seconds at which the point begins; it ends where the next one begins.
         samples: number of samples behind it.
-        utilisation: mean, percent.
+        utilization: mean, percent.
         memory_mib: the most, MiB; in steps of 16 MiB.
         watts: mean.
     """
 
     at: int
     samples: int
-    utilisation: float | None
+    utilization: float | None
     memory_mib: int | None
     watts: int | None
 
@@ -55,10 +55,10 @@ class Curve:
     def __init__(self, begin: int, step: int) -> None:
         self.begin = begin
         self.step = max(step, 1)
-        # Of each point: the number of samples; sum and number of the known utilisations (1/1000)
+        # Of each point: the number of samples; sum and number of the known utilizations (1/1000)
         # and powers (watts); the most memory (MiB), -1 if unknown.
         self._samples = array("I")
-        self._utilisation, self._utilisation_known = array("d"), array("I")
+        self._utilization, self._utilization_known = array("d"), array("I")
         self._watts, self._watts_known = array("d"), array("I")
         self._memory = array("i")
 
@@ -73,9 +73,9 @@ class Curve:
         if (missing := place + 1 - len(self._samples)) > 0:
             self._extend(missing)
         self._samples[place] += 1
-        if reading.utilisation is not None:
-            self._utilisation[place] += reading.utilisation * 1000
-            self._utilisation_known[place] += 1
+        if reading.utilization is not None:
+            self._utilization[place] += reading.utilization * 1000
+            self._utilization_known[place] += 1
         if reading.watts is not None:
             self._watts[place] += reading.watts
             self._watts_known[place] += 1
@@ -85,21 +85,21 @@ class Curve:
     def points(self) -> Iterator[CurvePoint]:
         """Yield all points; those before the last sample without samples too."""
         for place, samples in enumerate(self._samples):
-            known, watts = self._utilisation_known[place], self._watts_known[place]
+            known, watts = self._utilization_known[place], self._watts_known[place]
             memory = self._memory[place]
             yield CurvePoint(
                 at=self.begin + place * self.step,
                 samples=samples,
-                utilisation=self._utilisation[place] / known / 10 if known else None,
+                utilization=self._utilization[place] / known / 10 if known else None,
                 memory_mib=memory if memory >= 0 else None,
                 watts=round(self._watts[place] / watts) if watts else None,
             )
 
     def _extend(self, count: int) -> None:
         """Add points without samples."""
-        for column in (self._samples, self._utilisation_known, self._watts_known):
+        for column in (self._samples, self._utilization_known, self._watts_known):
             column.extend([0] * count)
-        for sums in (self._utilisation, self._watts):
+        for sums in (self._utilization, self._watts):
             sums.extend([0.0] * count)
         self._memory.extend([-1] * count)
 
@@ -107,7 +107,7 @@ class Curve:
         """Make one point of each two neighbours."""
         if len(self._samples) % 2:
             self._extend(1)
-        for name in ("_samples", "_utilisation_known", "_watts_known", "_utilisation", "_watts"):
+        for name in ("_samples", "_utilization_known", "_watts_known", "_utilization", "_watts"):
             column = getattr(self, name)
             setattr(self, name, array(column.typecode, map(add, column[::2], column[1::2])))
         self._memory = array("i", map(max, self._memory[::2], self._memory[1::2]))
@@ -116,7 +116,7 @@ class Curve:
     def pack(self, level: int = 6) -> bytes:
         """Return the points as bytes: four columns of 16 bits, low and high bytes apart."""
         columns = array("H", (min(each, _MOST) for each in self._samples))
-        columns.extend(_means(self._utilisation, self._utilisation_known))
+        columns.extend(_means(self._utilization, self._utilization_known))
         columns.extend(
             min(each // _MEMORY_UNIT, _MOST) if each >= 0 else _UNKNOWN for each in self._memory
         )
@@ -142,8 +142,8 @@ class Curve:
             known = max(samples, 1)
             curve._samples.append(samples)
             is_known = permille != _UNKNOWN
-            curve._utilisation_known.append(known if is_known else 0)
-            curve._utilisation.append(float(permille * known) if is_known else 0.0)
+            curve._utilization_known.append(known if is_known else 0)
+            curve._utilization.append(float(permille * known) if is_known else 0.0)
             curve._memory.append(-1 if memory == _UNKNOWN else memory * _MEMORY_UNIT)
             curve._watts_known.append(0 if watts == _UNKNOWN else known)
             curve._watts.append(0.0 if watts == _UNKNOWN else watts * known)
@@ -155,7 +155,7 @@ def _means(sums: array[float], known: array[int]) -> Iterator[int]:
         yield min(round(total / count), _MOST) if count else _UNKNOWN
 
 
-def unpack_utilisation(packed: bytes) -> tuple[Sequence[int], list[int | None]]:
+def unpack_utilization(packed: bytes) -> tuple[Sequence[int], list[int | None]]:
     """Return of each point of a packed curve the number of samples and the permille; quickly.
 
     Raises:

@@ -22,7 +22,7 @@ from slurmkit_accounting.ledger.schema.gpu_use import NOT_LINKED, gpu_curves, gp
 from slurmkit_accounting.ledger.schema.runs import runs
 
 _NUMBERS = (
-    "shared", "samples", "covered", "measured_samples", "measured_seconds", "utilisation_sum",
+    "shared", "samples", "covered", "measured_samples", "measured_seconds", "utilization_sum",
     "idle_samples", "memory_mib", "memory_total_mib", "counted_joules", "counted_seconds",
     "ends_joules", "ends_seconds", "power_joules", "power_seconds", "first", "last", "counter_at",
     "counter", "last_watts",
@@ -53,8 +53,8 @@ class MeasuredGpus(NamedTuple):
     """What the samples of a run's GPUs say together.
 
     Attributes:
-        measured_seconds: GPU-seconds that samples of utilisation cover.
-        mean: mean utilisation in that time, 0 to 1.
+        measured_seconds: GPU-seconds that samples of utilization cover.
+        mean: mean utilization in that time, 0 to 1.
         joules: energy of the GPUs.
         energy_seconds: GPU-seconds that the energy covers.
         memory_mib: most memory in use on any GPU; None if unknown.
@@ -335,7 +335,7 @@ def _sums_by_source(connection: Connection, run_ids: Collection[int]) -> Any:
     counted = gpu_use.c.counted_joules.is_not(None)
     known = gpu_use.c.counted_seconds + gpu_use.c.ends_seconds
     seconds = case((counted, known), else_=gpu_use.c.power_seconds)
-    mean = gpu_use.c.utilisation_sum / func.nullif(gpu_use.c.measured_samples, 0)
+    mean = gpu_use.c.utilization_sum / func.nullif(gpu_use.c.measured_samples, 0)
     return (
         select(
             gpu_use.c.run_id,

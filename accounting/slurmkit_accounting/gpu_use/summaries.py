@@ -21,7 +21,7 @@ _PERCENTILE = 0.95
 _SLACK = 100.0  # joules; a counter that moves in steps may be ahead of the power
 
 IDLE_BELOW = 0.01
-"""A GPU is idle if its mean utilisation is below 1 %."""
+"""A GPU is idle if its mean utilization is below 1 %."""
 LEAST_COVERED = 0.5
 """A run of which less was measured is marked wherever its use is shown."""
 PROMETHEUS = "prometheus"
@@ -47,10 +47,10 @@ class GpuUse(msgspec.Struct, kw_only=True):
         shared: whether other jobs held the GPU at the same time.
         samples: number of samples; 0 for a summary that another tool made.
         covered: seconds of the run that they cover.
-        measured_samples: number of samples with a known utilisation.
+        measured_samples: number of samples with a known utilization.
         measured_seconds: seconds that those cover.
-        utilisation_sum: sum of the utilisations, each 0 to 1.
-        idle_samples: number of samples with a utilisation that rounds to 0 %.
+        utilization_sum: sum of the utilizations, each 0 to 1.
+        idle_samples: number of samples with a utilization that rounds to 0 %.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         counted_joules: energy by the GPU's counter; None without a counter.
@@ -64,7 +64,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
         last: time of the last sample.
         last_watts: power at the last sample.
         counter_at: time of the last value of the counter; `counter` is that value.
-        bins: the histogram of utilisation, a count for each whole percent.
+        bins: the histogram of utilization, a count for each whole percent.
         curve: the curve; None where its retention has ended.
     """
 
@@ -82,7 +82,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
     covered: float = 0.0
     measured_samples: int = 0
     measured_seconds: float = 0.0
-    utilisation_sum: float = 0.0
+    utilization_sum: float = 0.0
     idle_samples: int = 0
     memory_mib: int | None = None
     memory_total_mib: int | None = None
@@ -102,12 +102,12 @@ class GpuUse(msgspec.Struct, kw_only=True):
 
     @property
     def mean(self) -> float | None:
-        """Mean utilisation, 0 to 1."""
-        return self.utilisation_sum / self.measured_samples if self.measured_samples else None
+        """Mean utilization, 0 to 1."""
+        return self.utilization_sum / self.measured_samples if self.measured_samples else None
 
     @property
     def percentile_95(self) -> int | None:
-        """95th percentile of the utilisation, whole percent."""
+        """95th percentile of the utilization, whole percent."""
         wanted, seen = _PERCENTILE * self.measured_samples, 0
         for percent, count in enumerate(self.bins):
             seen += count
@@ -159,11 +159,11 @@ class GpuUse(msgspec.Struct, kw_only=True):
         self.shared |= shared
         self.first = reading.at if self.first is None else self.first
         self.last, self.last_watts = reading.at, reading.watts
-        if reading.utilisation is not None:
-            percent = min(max(round(reading.utilisation * 100), 0), _BINS - 1)
+        if reading.utilization is not None:
+            percent = min(max(round(reading.utilization * 100), 0), _BINS - 1)
             self.measured_samples += 1
             self.measured_seconds += seconds
-            self.utilisation_sum += reading.utilisation
+            self.utilization_sum += reading.utilization
             self.bins[percent] += 1
             self.idle_samples += percent == 0
         self.memory_mib = _larger(self.memory_mib, reading.memory_mib)
@@ -201,7 +201,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
         self.power_seconds += seconds
 
     def covered_share(self, end: float, start: float | None = None) -> float:
-        """Return the share of the run that samples of utilisation cover.
+        """Return the share of the run that samples of utilization cover.
 
         Args:
             end: of the run, or the time up to which it is looked at.
@@ -228,7 +228,7 @@ def source_weight(source: str, samples: int, measured_seconds: float) -> tuple[f
     Args:
         source: see `GpuUse`.
         samples: number of samples; 0 for a summary that another tool made.
-        measured_seconds: seconds that its values of utilisation cover, or claim to cover.
+        measured_seconds: seconds that its values of utilization cover, or claim to cover.
     """
     is_final = source != RUNNING_IN_PROMETHEUS
     factor = (1 if samples else LEAST_COVERED) * (1 if is_final else _OF_RUNNING)

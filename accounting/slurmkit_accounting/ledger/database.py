@@ -33,10 +33,12 @@ from slurmkit_accounting.ledger.location import (
 )
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema import REVISION, VERSION_TABLE, metadata
+from slurmkit_accounting.ledger.schema.types import FIRST_REVISION
 
 if TYPE_CHECKING:
     from sqlite3 import Connection as SqliteConnection
 
+_MIGRATIONS = "slurmkit_accounting:migrations"
 _BUSY_SECONDS = 60
 _TRUSTING = "slurmkit_trusting"
 # Writes to indices are spread over the whole file: keep 64 MiB of pages in memory, and checkpoint
@@ -174,13 +176,14 @@ def database_schema(connection: Connection, source: str) -> str | None:
     """Return the schema of the ledger in a database; None for an empty database.
 
     Raises:
-        LedgerError: when there is something else in it, or a ledger with a newer schema.
+        LedgerError: when there is something else in it, or a ledger with a newer schema or one
+            from before the first release.
     """
     version = _version(connection)
     if version is None:
         _refuse_foreign(connection, source)
-    elif version > REVISION:
-        raise _too_new_error(source)
+    else:
+        _refuse_unknown(version, source)
     return version
 
 
@@ -282,8 +285,7 @@ def _migrate(ledger: Ledger, *, asked: bool) -> LedgerUpgrade:
             return LedgerUpgrade(None, None)
     if version == REVISION:
         return LedgerUpgrade(version, None)
-    if version > REVISION:
-        raise _too_new_error(ledger.source)
+    _refuse_unknown(version, ledger.source)
     if not asked:
         raise LedgerError(
             f"the ledger {ledger.source} was made by an older slurmkit (schema {version}, this one"
@@ -350,7 +352,7 @@ def recreate_schema(connection: Connection, revision: str) -> None:
 
     Args:
         connection: to an empty ledger.
-        revision: the older schema, for example `0016`.
+        revision: the older schema, for example `0017`.
 
     Raises:
         LedgerError: when there is no such schema.
@@ -371,7 +373,7 @@ def upgrade_schema(connection: Connection, revision: str = "head") -> None:
     from alembic import command, config, util  # noqa: PLC0415 - only writers need it
 
     settings = config.Config()
-    settings.set_main_option("script_location", "slurmkit_accounting:migrations")
+    settings.set_main_option("script_location", _MIGRATIONS)
     settings.attributes["connection"] = connection
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -391,8 +393,7 @@ def _version(connection: Connection) -> str | None:
 def _check_version(version: str | None, source: str) -> None:
     if version is None:
         raise _no_ledger_error(source)
-    if version > REVISION:
-        raise _too_new_error(source)
+    _refuse_unknown(version, source)
     if version < REVISION:
         raise LedgerError(
             f"the ledger {source} was made by an older slurmkit (schema {version}, this one needs"
@@ -404,11 +405,18 @@ def _no_ledger_error(source: str) -> LedgerError:
     return NoLedger(f"there is no ledger at {source} yet; create it with: slurmkit ledger ingest")
 
 
-def _too_new_error(source: str) -> LedgerError:
-    return LedgerError(
-        f"the ledger {source} was made by a newer slurmkit (its schema is newer than {REVISION});"
-        " upgrade slurmkit"
-    )
+def _refuse_unknown(version: str, source: str) -> None:
+    if version > REVISION:
+        raise LedgerError(
+            f"the ledger {source} was made by a newer slurmkit (its schema is newer than"
+            f" {REVISION}); upgrade slurmkit"
+        )
+    if version < FIRST_REVISION:
+        raise LedgerError(
+            f"the ledger {source} was made before slurmkit 0.1.0 (schema {version}), and no release"
+            " reads it: move it away, or name another with --db; then read it again from Slurm:"
+            " slurmkit ledger ingest"
+        )
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def _curves(uses: Sequence[GpuUseOfRun]) -> Iterator[Figure]:
         panels.append(
             Panel(
                 "lines",
-                f"Utilisation of the GPUs of the run from {begun}",
+                f"Utilization of the GPUs of the run from {begun}",
                 "percent",
                 tuple(f"{datetime.fromtimestamp(at, UTC):%H:%M}" for at in times),
                 tuple(_curve(gpu, times) for gpu in chosen),
@@ -189,10 +189,10 @@ def _curves(uses: Sequence[GpuUseOfRun]) -> Iterator[Figure]:
 
 
 def _curve(gpu: GpuUseOfGpu, times: Sequence[int]) -> Series:
-    by_time = {point.at: point.utilisation for point in gpu.points}
+    by_time = {point.at: point.utilization for point in gpu.points}
     name = f"{gpu.node} GPU {'?' if gpu.index is None else gpu.index}"
     return Series(name, tuple(by_time.get(at) for at in times))
 
 
 def _least_used(gpu: GpuUseOfGpu) -> tuple[float, str, int]:
-    return (gpu.utilisation if gpu.utilisation is not None else 2.0, gpu.node, gpu.index or 0)
+    return (gpu.utilization if gpu.utilization is not None else 2.0, gpu.node, gpu.index or 0)

@@ -2,7 +2,7 @@
 
 A point of a curve is the mean of the samples of some seconds. A window that starts inside a point
 is extended to that point's start, so it is never shorter than the policy says. A GPU is idle if no
-point of the window can have a sample at or above the policy's utilisation, and samples cover enough
+point of the window can have a sample at or above the policy's utilization, and samples cover enough
 of the window. So the coarse points of a long run never hide a short burst of work; they may find
 idle GPUs later.
 """
@@ -32,8 +32,8 @@ class IdleGpu(msgspec.Struct, frozen=True):
     """What the samples of one GPU say of a window.
 
     Attributes:
-        mean: mean utilisation, percent; None without samples.
-        samples: number of samples with a known utilisation.
+        mean: mean utilization, percent; None without samples.
+        samples: number of samples with a known utilization.
         covered: share of the window that they cover, 0 to 1.
     """
 
@@ -67,7 +67,7 @@ class Idleness(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float | None:
-        """Mean utilisation of the idle GPUs, percent."""
+        """Mean utilization of the idle GPUs, percent."""
         known = [each.mean for each in self.gpus if each.state == "idle" and each.mean is not None]
         return sum(known) / len(known) if known else None
 
@@ -101,8 +101,8 @@ class GpuIdleCurve:
 
     Args:
         use: the GPU's summary, with its curve.
-        below: a sample with at least this utilisation is busy, percent. A point is busy if all its
-            utilisation in one sample would be.
+        below: a sample with at least this utilization is busy, percent. A point is busy if all its
+            utilization in one sample would be.
     """
 
     def __init__(self, use: GpuUse, below: float) -> None:
@@ -115,7 +115,7 @@ class GpuIdleCurve:
             last = -1
             for place, point in enumerate(use.curve.points()):
                 # As curves are stored; else a point is judged otherwise once it was stored.
-                percent = None if point.utilisation is None else round(point.utilisation * 10) / 10
+                percent = None if point.utilization is None else round(point.utilization * 10) / 10
                 if percent is not None and percent * max(point.samples, 1) >= below:
                     last = place
                 self._busy.append(last)

@@ -29,8 +29,8 @@ class GpuStrip(msgspec.Struct, frozen=True):
 
     Attributes:
         name: node and GPU.
-        words: its mean utilisation in the judged window.
-        shares: mean utilisation of each cell, percent; None without samples.
+        words: its mean utilization in the judged window.
+        shares: mean utilization of each cell, percent; None without samples.
     """
 
     name: str
@@ -107,7 +107,7 @@ def _strip(use: GpuUse, begin: int, window_begin: int, at: int) -> GpuStrip:
 
 
 def _mean(points: Iterable[CurvePoint]) -> float | None:
-    known = [(each.utilisation, each.samples) for each in points if each.utilisation is not None]
+    known = [(each.utilization, each.samples) for each in points if each.utilization is not None]
     samples = sum(each for _, each in known)
     return sum(share * each for share, each in known) / samples if samples else None
 
@@ -125,7 +125,7 @@ def letter_as_html(letter: ReclaimLetter, below: float) -> str:
 
     Args:
         letter: what it says.
-        below: a GPU is idle below this utilisation, percent.
+        below: a GPU is idle below this utilization, percent.
     """
 
     def colour_of(share: float | None) -> str:

@@ -119,7 +119,7 @@ class ReclaimNotices:
             ),
             (
                 f"From {self._zone.tell(act.window_begin)} to {self._zone.tell(act.at)} their mean"
-                f" utilisation was {act.mean:.1f} %, by {act.samples:,} samples that cover"
+                f" utilization was {act.mean:.1f} %, by {act.samples:,} samples that cover"
                 f" {act.covered:.0%} of this time (policy {printable(act.policy)})."
             ),
         )

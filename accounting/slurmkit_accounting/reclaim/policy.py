@@ -45,7 +45,7 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
             not use since its begin, for at least so many minutes.
         minutes: length of the window.
         skip_minutes: minutes after the start of a run that never count.
-        below: a GPU is idle while its utilisation is below this, percent.
+        below: a GPU is idle while its utilization is below this, percent.
         idle_share: share of the job's GPUs that must be idle.
         covered: share of the window that samples of each GPU must cover.
         interactive_minutes: length of the window of interactive jobs; 0 leaves them alone.

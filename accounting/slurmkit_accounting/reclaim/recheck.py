@@ -62,7 +62,7 @@ def _has_worked(
         sample.use_id
         for sample in samples
         if sample.use_id in nodes
-        and sample.reading.utilisation is not None
-        and 100 * sample.reading.utilisation >= policy.below
+        and sample.reading.utilization is not None
+        and 100 * sample.reading.utilization >= policy.below
     }
     return job.gpus - len(worked) < needed_gpus(job, policy)

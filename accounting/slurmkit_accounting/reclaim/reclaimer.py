@@ -466,7 +466,7 @@ def _working_runs(
     last point of a long run's curve does not show yet.
     """
     latest = {
-        sample.use_id: sample.reading.utilisation
+        sample.use_id: sample.reading.utilization
         for sample in load_samples(connection, at - _LATEST, cluster=cluster)
     }
     working: Counter[tuple[int, int]] = Counter()

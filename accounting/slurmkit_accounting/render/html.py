@@ -191,7 +191,7 @@ def _tiles(meta: Meta) -> list[Tile]:
     if isinstance(efficiency, float):
         size = f"{format_brief(measured)} " if isinstance(measured, float) else "the "
         tiles.append(
-            Tile("GPU utilisation", f"{efficiency:.1%}", f"of {size}GPU-hours that were measured")
+            Tile("GPU utilization", f"{efficiency:.1%}", f"of {size}GPU-hours that were measured")
         )
     for name, note in (
         ("energy_kwh", "measured"),

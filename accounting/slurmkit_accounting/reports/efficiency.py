@@ -50,11 +50,11 @@ _DEFINITIONS = (
     "efficiency: only of runs that ended in the window and whose steps were measured",
     (
         "would_have_fitted: for CPUs, memory and time the largest use of any of these runs and"
-        f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilisation, but not"
+        f" {HEADROOM - 1:.0%} more, with one task per node; for GPUs their utilization, but not"
         " their memory"
     ),
     (
-        "gpu_hours_idle: on GPUs whose mean utilisation in a run was below 1 %, of runs whose GPUs"
+        "gpu_hours_idle: on GPUs whose mean utilization in a run was below 1 %, of runs whose GPUs"
         " were measured one by one"
     ),
     (
@@ -98,10 +98,10 @@ class ResourceUse(msgspec.Struct):
         gpu_seconds: run time of the runs whose GPU use was measured.
         cpu_ms: CPU time used, milliseconds.
         mem: peak memory times run time, MiB-seconds.
-        gpu: GPU utilisation (1/1000 of the run's GPUs) times run time, seconds.
+        gpu: GPU utilization (1/1000 of the run's GPUs) times run time, seconds.
         most_cpus: most CPUs that a run kept busy on average.
         most_mem: highest peak memory of a run, MiB.
-        most_gpu: highest GPU utilisation of a run, 1/1000 of its GPUs.
+        most_gpu: highest GPU utilization of a run, 1/1000 of its GPUs.
         longest: longest run time, seconds.
         idle: GPU-seconds on GPUs that did nothing.
         idle_known: number of runs for which `idle` is known.
@@ -235,7 +235,7 @@ def _panels(
     yield from used_panel("GPU-hours held and used", hours)
     if idle := _sum_by_name(rows, names, "gpu_hours_idle"):
         named = {name: idle[name] for name in list(idle)[:_MOST_NAMED]}
-        note = "Mean utilisation below 1 %, of runs whose GPUs were measured one by one."
+        note = "Mean utilization below 1 %, of runs whose GPUs were measured one by one."
         yield bars_panel("GPU-hours on GPUs that did nothing", "GPU-hours", named, note)
 
 

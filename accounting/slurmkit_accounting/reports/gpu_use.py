@@ -39,11 +39,11 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         gpu: what names the GPU: UUID of the MIG instance or GPU, else PCI address or index.
         index: Slurm's index on its node.
         mig: UUID of the MIG instance; empty for a whole GPU.
-        shared: whether other jobs held the GPU, too; then utilisation and memory are the job's own.
+        shared: whether other jobs held the GPU, too; then utilization and memory are the job's own.
         source: `exporter`, `prometheus`, `jobstats`; `prometheus_running`: Prometheus as it was
             asked while the run went on.
-        utilisation: mean, 0 to 1.
-        percentile_95: 95th percentile of the utilisation, 0 to 1, exact to 0.01.
+        utilization: mean, 0 to 1.
+        percentile_95: 95th percentile of the utilization, 0 to 1, exact to 0.01.
         at_zero: share of the samples at 0 %.
         idle: whether the mean is below 1 %.
         memory_mib: most memory in use.
@@ -52,10 +52,10 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         energy_by: `counter`, or `power` for power times time.
         energy_seconds: the time that it covers.
         samples: number of samples; 0 for a summary of jobstats, which does not say.
-        covered: share of the run that is covered by samples of utilisation, 0 to 1. Mark what is
+        covered: share of the run that is covered by samples of utilization, 0 to 1. Mark what is
             below 0.5.
         last: epoch seconds of the last sample.
-        points: the curve, oldest first, at most 300 points; empty if it is not kept. `utilisation`
+        points: the curve, oldest first, at most 300 points; empty if it is not kept. `utilization`
             of a point is in percent.
         step: seconds of one point; 0 without points.
     """
@@ -66,7 +66,7 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
     mig: str
     shared: bool
     source: str
-    utilisation: float | None
+    utilization: float | None
     percentile_95: float | None
     at_zero: float | None
     idle: bool | None
@@ -220,7 +220,7 @@ def _gpu(use: GpuUse, run: Any, *, curves: bool) -> GpuUseOfGpu:
         mig=use.gpu.mig,
         shared=use.shared,
         source=use.source,
-        utilisation=mean,
+        utilization=mean,
         percentile_95=None if percentile is None else percentile / 100,
         at_zero=use.idle_share,
         idle=None if mean is None else mean < IDLE_BELOW,

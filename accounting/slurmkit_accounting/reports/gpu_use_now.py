@@ -52,15 +52,15 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
         node: name of the node.
         index: Slurm's index on its node.
         gpu: what names the GPU: UUID of the MIG instance or GPU, else PCI address or index.
-        shared: whether other jobs hold the GPU, too; then utilisation and memory are the job's own.
+        shared: whether other jobs hold the GPU, too; then utilization and memory are the job's own.
         last: epoch seconds of the last sample.
         age: seconds since the last sample, by the clock that took it.
-        utilisation: of the last sample, percent.
+        utilization: of the last sample, percent.
         memory_mib: memory in use then.
         memory_total_mib: memory of the GPU.
         watts: power then.
         since: epoch seconds from which on no sample is missing.
-        busiest: the largest utilisation in the time asked for, percent. What is older than an hour
+        busiest: the largest utilization in the time asked for, percent. What is older than an hour
             counts by the means of the curve's points.
         recent: at most 60 whole percents for a sparkline, oldest first; the last one ends at
             `last`. None: no sample.
@@ -77,7 +77,7 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool
     last: float
     age: float
-    utilisation: float | None
+    utilization: float | None
     memory_mib: int | None
     memory_total_mib: int | None
     watts: int | None
@@ -220,7 +220,7 @@ def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: fl
         shared=shared,
         last=last.at,
         age=max(now - last.at, 0.0),
-        utilisation=None if last.utilisation is None else round(last.utilisation * 100, 1),
+        utilization=None if last.utilization is None else round(last.utilization * 100, 1),
         memory_mib=last.memory_mib,
         memory_total_mib=use.memory_total_mib if total is None else total,
         watts=None if last.watts is None else round(last.watts),
@@ -248,7 +248,7 @@ def _reach_back_by_curve(lately: UseLately, curve: Curve, begin: float) -> UseLa
     for point in reversed(list(curve.points())):
         if since is None or point.at >= since:
             continue
-        if point.at + curve.step < begin or point.utilisation is None:
+        if point.at + curve.step < begin or point.utilization is None:
             break
-        since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilisation)
+        since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilization)
     return lately._replace(since=since, busiest=busiest)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, text
 from slurmkit.errors import BadInput
 from slurmkit_accounting.calendar import WindowPart, Zone, day_of, split_window
 from slurmkit_accounting.gpu_use.recent import load_samples
-from slurmkit_accounting.gpu_use.series import unpack_utilisation
+from slurmkit_accounting.gpu_use.series import unpack_utilization
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
 from slurmkit_accounting.gpu_use.summaries import source_weight
 from slurmkit_accounting.ledger.bulk_write import in_values
@@ -35,7 +35,7 @@ _STEPS = {"hour": _HOUR, "day": _DAY}
 _OF_USE = [
     gpu_use.c[name] for name in (
         "id", "run_id", "source", "samples", "measured_seconds", "measured_samples",
-        "utilisation_sum", "interval",
+        "utilization_sum", "interval",
     )
 ]  # fmt: skip
 _OF_OPEN = [gpu_use.c[name] for name in ("id", "job_id_raw", "start", "first", "last", "interval")]
@@ -49,8 +49,8 @@ class GpuUseInTime(msgspec.Struct, frozen=True, kw_only=True):
         seconds: its length; the present stretch ends now.
         gpu_type: named as in reports.
         held: GPUs held by jobs, counted as in GPU-hours.
-        measured: those of them that samples of utilisation cover.
-        used: those in use: utilisation times `measured`; None where nothing is measured.
+        measured: those of them that samples of utilization cover.
+        used: those in use: utilization times `measured`; None where nothing is measured.
     """
 
     begin: int
@@ -244,7 +244,7 @@ class _GpuSeconds:
             self._of(place, gpu_type)[0] += seconds * gpus
 
     def add_mean(self, begin: float, end: float, measured: float, share: float, run: _Run) -> None:
-        """Add measured seconds of one GPU that lie evenly in [begin, end), and its utilisation."""
+        """Add measured seconds of one GPU that lie evenly in [begin, end), and its utilization."""
         length = max(end - begin, 1.0)
         for place, seconds in self._overlaps(begin, end):
             within = measured * min(seconds / length, 1.0)
@@ -342,10 +342,10 @@ def _add_running(
         row, run = uses[number]
         passed = reading.at - max(last[number], float(run.start))
         last[number] = reading.at
-        if reading.utilisation is not None:
+        if reading.utilization is not None:
             covered = min(max(passed, 0.0), float(row.interval))
             seconds.add_mean(
-                reading.at - covered, reading.at, covered, reading.utilisation, run
+                reading.at - covered, reading.at, covered, reading.utilization, run
             )  # fmt: skip
     return max(last.values(), default=0.0) or None
 
@@ -389,7 +389,7 @@ def _believed(run: _Run, measured: Sequence[Any]) -> _Run | None:
 
 def _add_summary(seconds: _GpuSeconds, row: Any, run: _Run) -> None:
     if row.measured_samples:
-        mean = row.utilisation_sum / row.measured_samples
+        mean = row.utilization_sum / row.measured_samples
         seconds.add_mean(run.start, run.end, row.measured_seconds, mean, run)
 
 
@@ -428,7 +428,7 @@ def _summed(stored: Any, interval: int, measured_seconds: float | None = None) -
         interval: seconds that a sample covers.
         measured_seconds: what the curve covers altogether, if that is known.
     """
-    counts, permilles = unpack_utilisation(stored.points)
+    counts, permilles = unpack_utilization(stored.points)
     step = stored.step
     covered = [
         0 if permille is None else min(count * interval, step)

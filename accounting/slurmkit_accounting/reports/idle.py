@@ -35,7 +35,7 @@ _HELD_STATES = frozenset(("held", "shared"))
 
 
 class IdleBound(msgspec.Struct, frozen=True):
-    """When a GPU is idle: utilisation below `percent` for `seconds`."""
+    """When a GPU is idle: utilization below `percent` for `seconds`."""
 
     percent: float
     seconds: int
@@ -50,7 +50,7 @@ def idle_report(
 
     Args:
         slurm: runs Slurm's commands, which say who holds which GPU.
-        source: name of the plugin that measures utilisation; None for the one that knows most.
+        source: name of the plugin that measures utilization; None for the one that knows most.
         bound: which GPUs are idle.
         now: epoch seconds; None for the present time.
 
@@ -79,7 +79,7 @@ def idle_report(
         total=sum_columns(COLUMNS, rows),
         notes=(
             f"idle GPUs: {idle} of {len(rows)} that are allocated, {len(rows) - known} unknown",
-            f"idle: utilisation below {bound.percent:g} % for {bound.seconds // 60} minutes",
+            f"idle: utilization below {bound.percent:g} % for {bound.seconds // 60} minutes",
             *gpu_map.warnings,
             *found.notes,
         ),
@@ -117,14 +117,14 @@ def _read_samples(source: str | None, held: Sequence[Gpu], bound: IdleBound) -> 
             (node, one.index)
             for node, some in samples.items()
             for one in some
-            if plausible_percent(one.utilisation) is not None
+            if plausible_percent(one.utilization) is not None
         }
         measured = sum((gpu.node, gpu.index) in known for gpu in held)
         if measured > most:
             best, most = _SourceSamples(samples, name), measured
     if most or not problems:
         return best
-    return _SourceSamples({}, notes=(f"GPU utilisation is unknown: {'; '.join(problems)}",))
+    return _SourceSamples({}, notes=(f"GPU utilization is unknown: {'; '.join(problems)}",))
 
 
 def _metrics(name: str) -> GpuMetrics:
@@ -135,7 +135,7 @@ def _row(gpu: Gpu, samples: Iterable[GpuSample], bound: IdleBound, now: float) -
     own = [
         (one.taken, use)
         for one in samples
-        if one.index == gpu.index and (use := plausible_percent(one.utilisation)) is not None
+        if one.index == gpu.index and (use := plausible_percent(one.utilization)) is not None
     ]
     since = min((taken for taken, _ in own), default=None)
     newest = max((taken for taken, _ in own), default=None)

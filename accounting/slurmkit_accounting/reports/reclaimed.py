@@ -38,7 +38,7 @@ COLUMNS = (
     Column("gpus", "count"),
     Column("idle_gpus", "count"),
     Column("window_minutes", "number"),
-    Column("utilisation", "share"),
+    Column("utilization", "share"),
     Column("samples", "count"),
     Column("covered", "share"),
     Column("gpu_hours_at_most", "hours", adds_up=True),
@@ -47,7 +47,7 @@ COLUMNS = (
 _DEFINITIONS = (
     "action: report, mail, requeue, cancel, or keep: the user asked to leave the job alone",
     (
-        "window_minutes, utilisation, samples, covered: the samples that caused the act: its"
+        "window_minutes, utilization, samples, covered: the samples that caused the act: its"
         " window, the mean of the idle GPUs, how many there are, how much of the window they cover"
     ),
     (
@@ -163,7 +163,7 @@ def _row(row: Any, key: UsageKey, dimensions: Dimensions, rates: Rates) -> dict[
         "gpus": row.gpus,
         "idle_gpus": row.idle_gpus,
         "window_minutes": round((row.at - row.window_begin) / 60, 1),
-        "utilisation": row.mean / 100,
+        "utilization": row.mean / 100,
         "samples": row.samples,
         "covered": row.covered,
         "gpu_hours_at_most": _hours_at_most(row, rates),

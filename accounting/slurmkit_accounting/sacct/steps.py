@@ -29,7 +29,7 @@ class StepRow(NamedTuple):
         step: `batch`, `extern`, `interactive`, `0`, ...
         cpu_used_ms: CPU milliseconds of all its tasks. This and all below: None if not measured.
         mem_peak_mib: peak memory of each task, summed.
-        gpu_used_permille: GPU utilisation of all its tasks together, in 1/1000 of one GPU.
+        gpu_used_permille: GPU utilization of all its tasks together, in 1/1000 of one GPU.
         gpu_mem_peak_mib: peak GPU memory of each task, summed.
     """
 
@@ -145,7 +145,7 @@ _ENERGY = values.ParseCache[str, int | None](partial(_read, values.parse_joules)
 
 
 def _usage(text: str) -> tuple[int | None, int | None, int | None]:
-    """Parse memory, GPU utilisation and GPU memory of a TRESUsageInTot text."""
+    """Parse memory, GPU utilization and GPU memory of a TRESUsageInTot text."""
     mem = parse_used_mebibytes(_amount(text, "mem"))
     if "gres/gpu" not in text:
         return mem, None, None

@@ -328,7 +328,7 @@ class NvmlReader:
             activity = gpu.activity.read(identity.mig, gpu.handle, identity.gpu_instance)
             yield NvmlReading(
                 identity=identity,
-                # NVML has no utilisation of MIG instances; GPM has it, from Hopper on.
+                # NVML has no utilization of MIG instances; GPM has it, from Hopper on.
                 utilization=self._percent("utilization", activity.get("graphics")),
                 sm_active=self._percent("sm_active", activity.get("sm")),
                 memory_used=used,
@@ -371,7 +371,7 @@ class NvmlReader:
         return {kind: count for kind, count in counts.items() if count is not None}
 
     def _processes(self, handle: Any, gpu: _Gpu | None) -> tuple[GpuProcess, ...] | None:
-        """Read the processes that compute, with their utilisation on a whole GPU."""
+        """Read the processes that compute, with their utilization on a whole GPU."""
         # By version: without one, pynvml raises an error of its own where a driver lacks it.
         running = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
         if running is None:  # drivers before 510
@@ -393,7 +393,7 @@ class NvmlReader:
         )
 
     def _process_utilization(self, gpu: _Gpu) -> dict[int, float] | None:
-        """Read the mean utilisation of each process since the last reading, 0 to 1.
+        """Read the mean utilization of each process since the last reading, 0 to 1.
 
         The driver has samples only of processes that were busy at all (nvml.h,
         nvmlDeviceGetProcessUtilization), so the others were at 0.

@@ -149,7 +149,7 @@ def did(job_id: str, at: int, *percents: float | None, covered: float = 1.0) -> 
     gpus = tuple(
         GpuOfJob(
             node="c2", gpu=str(index), index=index, covered=covered,
-            utilisation=None if percent is None else percent / 100,
+            utilization=None if percent is None else percent / 100,
         )
         for index, percent in enumerate(percents)
     )  # fmt: skip
@@ -484,7 +484,7 @@ def test_the_ledger_answers_both_questions() -> None:
         )
     now = composed.read_gpus_now()
     found = {row.index: row for row in now.rows}
-    assert (found[0].job_id, found[0].node, found[0].utilisation) == ("1", "c1", 80.0)
+    assert (found[0].job_id, found[0].node, found[0].utilization) == ("1", "c1", 80.0)
     assert (found[0].memory_mib, found[0].watts) == (10240, 300)
     assert [found[0].is_idle, found[1].is_idle] == [False, True]
     assert sum_up(now.by_job(None)["1"], 2).words == "40%"
@@ -502,9 +502,9 @@ def test_the_ledger_gives_the_curves_of_an_ended_job() -> None:
             store_uses(connection, [use_of(*steady(start, 600), start=start)], run_id=1)
     (run,) = composed.read_gpus_of_job("1").runs
     (found,) = run.gpus
-    assert (run.end, found.utilisation, found.idle) == (start + 600, pytest.approx(0.8), False)
+    assert (run.end, found.utilization, found.idle) == (start + 600, pytest.approx(0.8), False)
     assert found.step > 0
-    assert found.points[5].utilisation == pytest.approx(80.0)
+    assert found.points[5].utilization == pytest.approx(80.0)
     assert found.points[5].watts == 300
     (brief,) = composed.read_ended_gpus("1,77").runs
     assert brief == msgspec.structs.replace(

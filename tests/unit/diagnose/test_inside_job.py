@@ -359,11 +359,11 @@ def test_gpus_of_the_driver_get_slurms_index_only_where_that_is_certain(
     found = gpus_of_step(SLURM_STEP_GPUS="5", CUDA_VISIBLE_DEVICES="1", **env)
     assert sorted(found) == ["5", "problem"]
     gpu = found["5"]
-    assert (gpu.minor, gpu.utilisation, gpu.degrees) == (1, 70, 91)
+    assert (gpu.minor, gpu.utilization, gpu.degrees) == (1, 70, 91)
     assert (gpu.memory_used, gpu.memory_total) == (10240, 40960)
     assert gpu.throttled == ("hw_thermal",)
     other = gpus_of_step(SLURM_STEP_GPUS="5", CUDA_VISIBLE_DEVICES="0", **env)["5"]
-    assert (other.minor, other.utilisation, other.throttled) == (0, 0, ())
+    assert (other.minor, other.utilization, other.throttled) == (0, 0, ())
     # It sees only its own, as in a cgroup: then nothing says which is which.
     found = gpus_of_step(SLURM_STEP_GPUS="4,5", CUDA_VISIBLE_DEVICES="0,1", **env)
     assert sorted(found) == ["None", "problem"]

@@ -48,6 +48,7 @@ from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
 NOW = 1_800_000_000.0
 GPUS = "cpu=2,mem=1G,node=1,gres/gpu=2"
 ME = LOCAL_MACHINE.user
+JOB = str(os.getpid())  # the probe sees all processes here, also those of tests on other workers
 
 
 # --- the log
@@ -122,7 +123,7 @@ def test_a_log_on_a_dead_file_system_is_given_up(
         read_tail(LOCAL_MACHINE, str(log), 10, 0.3)
     monkeypatch.setattr(log_tail.read_tail, "__defaults__", (0.3,))
     cluster = job_of(monkeypatch, tmp_path)
-    found = explain(cluster, "41")
+    found = explain(cluster, JOB)
     assert found.running is not None
     (said,) = [each for each in found.running.facts if each.about == "Log"]
     assert "its file system gives no answer within 0.3 s" in said.text
@@ -174,7 +175,7 @@ def test_a_run_is_long_beside_the_longest_of_several() -> None:
 
 def gpu(number: int = 0, **values: Any) -> HeldGpu:
     usual: dict[str, Any] = {
-        "node": "c2", "name": f"GPU {number}", "utilisation": 80.0, "busiest": 85.0,
+        "node": "c2", "name": f"GPU {number}", "utilization": 80.0, "busiest": 85.0,
         "since": NOW - 900, "memory_used": 1000, "memory_total": 8000, "throttled": (),
         "taken": NOW, "source": "ledger",
     }  # fmt: skip
@@ -186,7 +187,7 @@ def of_gpus(*gpus: HeldGpu) -> list[tuple[str, str]]:
 
 
 def test_what_is_wrong_with_gpus() -> None:
-    idle = {"utilisation": 0.0, "busiest": 0.0}
+    idle = {"utilization": 0.0, "busiest": 0.0}
     hot = gpu(3, throttled=("hw_slowdown", "hw_thermal"), degrees=91, clock=900, top_clock=1410)
     assert of_gpus(gpu(), gpu(1)) == []
     assert of_gpus(gpu(throttled=("sw_power_cap",))) == []
@@ -198,7 +199,7 @@ def test_what_is_wrong_with_gpus() -> None:
     )
     assert of_gpus(gpu(**idle), gpu(1, **idle)) == [("idle", "its 2 GPUs do nothing for 15 min")]
     assert of_gpus(gpu(), gpu(1, **idle)) == [("uneven", "1 of 2 GPUs do nothing: GPU 1 on c2")]
-    assert of_gpus(*map(gpu, range(7)), gpu(7, utilisation=11, busiest=20)) == [
+    assert of_gpus(*map(gpu, range(7)), gpu(7, utilization=11, busiest=20)) == [
         ("uneven", "GPU 7 on c2 does less than the others: 11 %, usual is 80 %")
     ]
     assert of_gpus(gpu(memory_used=7900))[0][0] == "gpu-memory"
@@ -207,9 +208,9 @@ def test_what_is_wrong_with_gpus() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"utilisation": 0.0, "busiest": 40.0},  # it did something in the last quarter of an hour
-        {"utilisation": 0.0, "busiest": 0.0, "since": NOW - 60},  # measured for a minute
-        {"utilisation": None, "busiest": None, "since": None},
+        {"utilization": 0.0, "busiest": 40.0},  # it did something in the last quarter of an hour
+        {"utilization": 0.0, "busiest": 0.0, "since": NOW - 60},  # measured for a minute
+        {"utilization": None, "busiest": None, "since": None},
     ],
 )
 def test_a_pause_and_an_unknown_gpu_are_not_idle(values: dict[str, Any]) -> None:
@@ -217,19 +218,19 @@ def test_a_pause_and_an_unknown_gpu_are_not_idle(values: dict[str, Any]) -> None
 
 
 def driver(**values: Any) -> DriverGpu:
-    usual = dict.fromkeys(DriverGpu.__struct_fields__) | {"minor": 5, "utilisation": 7}
+    usual = dict.fromkeys(DriverGpu.__struct_fields__) | {"minor": 5, "utilization": 7}
     return DriverGpu(**usual | values)
 
 
 def merged(held: dict[str, list[int]], samples: dict[str, Any], *asked: DriverGpu) -> list[Any]:
     nodes = {"c2": ProbedNode(gpus=DriverGpus(asked))}
     found = gpus_of_job(held, SampledGpus(samples, "ledger"), nodes)
-    return [(each.name, each.utilisation, each.source) for each in found]
+    return [(each.name, each.utilization, each.source) for each in found]
 
 
 def test_gpus_of_the_driver_are_named_only_if_that_is_certain() -> None:
     now = time.time()
-    sample = GpuSample(index=3, taken=now - 9, utilisation=50)
+    sample = GpuSample(index=3, taken=now - 9, utilization=50)
     name = "NVIDIA's driver"
     assert merged({"c2": [3]}, {"c2": (sample,)}, driver()) == [("GPU 3", 7, name)]
     assert merged({"c2": [3, 4]}, {}, driver(index=4)) == [("GPU 4", 7, name)]
@@ -259,7 +260,7 @@ def test_the_first_source_that_has_samples_answers(monkeypatch: pytest.MonkeyPat
 
     class Full:
         def read(self, nodes: Any, *, seconds: float = 0) -> dict[str, Any]:
-            return {"c2": (GpuSample(index=0, taken=NOW, utilisation=5),)}
+            return {"c2": (GpuSample(index=0, taken=NOW, utilization=5),)}
 
     sources: dict[str, Callable[[], Any]] = {"ledger": Empty, "prometheus": Full}
     monkeypatch.setattr(gpus_now, "load_plugin", lambda _kind, name: sources[name])
@@ -323,15 +324,15 @@ def test_what_nccl_says_is_wrong_is_shown() -> None:
 
 
 ROW = lab.row(
-    "41", user=ME, state="RUNNING", node_list="c[1-2]", nodes=2, cpus=4, name="train",
+    JOB, user=ME, state="RUNNING", node_list="c[1-2]", nodes=2, cpus=4, name="train",
     tres="cpu=4,mem=4G,node=2", gpus=0, started=int(time.time()) - 3600, time_limit="2:00:00",
 )  # fmt: skip
 
 
 @pytest.fixture
 def sleeper() -> Iterator[int]:
-    """A process that says it is rank 3 of job 41."""
-    env = {**os.environ, "SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0", "RANK": "3"}
+    """A process that says it is rank 3 of the job."""
+    env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURM_STEP_ID": "0", "RANK": "3"}
     with subprocess.Popen(["sleep", "60"], env=env) as process:
         yield process.pid
         process.kill()
@@ -362,7 +363,7 @@ def test_the_probe_finds_a_rank_on_each_node(sleeper: int, monkeypatch: pytest.M
         (one,) = node.processes.processes
         assert (one.pid, one.rank, one.step, one.name) == (sleeper, "3", "0", "sleep")
     (argv,) = slurm.asked
-    assert {"--overlap", "--mem=0", "--jobid=41", "--nodes=2", "--ntasks=2"} <= set(argv)
+    assert {"--overlap", "--mem=0", f"--jobid={JOB}", "--nodes=2", "--ntasks=2"} <= set(argv)
     assert "--time=2" in argv  # else a step may stay, if srun is killed
     # srun would take a bare python3 from this machine's PATH, and the nodes may not have that one.
     assert argv[argv.index("python3") - 1] == "/usr/bin/env"
@@ -379,7 +380,7 @@ def test_a_node_that_hangs_does_not_hide_the_others(monkeypatch: pytest.MonkeyPa
             hangs = ["sh", "-c", 'printf %s "$0"; exec sleep 600', said]
             return super().run(hangs, **more | {"timeout": 1})
 
-    row = lab.row("41", state="RUNNING", node_list="c[1-3]", nodes="3")
+    row = lab.row(JOB, state="RUNNING", node_list="c[1-3]", nodes="3")
     found = probe_job(Hangs(), row)
     assert sorted(found.nodes) == ["c1", "c2"]
     assert found.timed_out
@@ -399,7 +400,7 @@ def test_a_part_of_a_het_job_is_asked_with_its_group() -> None:
     probe_job(slurm, msgspec.structs.replace(ROW, job_id="40+1"))
     assert {"--jobid=40", "--het-group=1"} <= set(slurm.asked[0])
     asked = json.loads(slurm.asked[0][-1])
-    assert asked["jobs"] == ["41", "40"]
+    assert asked["jobs"] == [JOB, "40"]
 
 
 def test_where_the_step_fails_each_node_is_asked_by_itself() -> None:
@@ -459,7 +460,7 @@ def job_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **values: Any) -> Cl
     log = tmp_path / "log"
     log.write_text("step\n" * 50)
     job = {
-        "JobArrayID": "41", "JobID": "41", "UserName": ME, "State": "RUNNING", "Name": "train",
+        "JobArrayID": JOB, "JobID": JOB, "UserName": ME, "State": "RUNNING", "Name": "train",
         "NodeList": "c1", "NumNodes": "1", "NumCPUs": "2",
         "StartTime": str(int(time.time()) - 3600),
         "StdOut": str(log), "STDOUT": str(log), "TimeLimit": "2:00:00",
@@ -482,8 +483,8 @@ def test_a_stopped_process_is_the_answer(
 ) -> None:
     cluster = job_of(monkeypatch, tmp_path)
     os.kill(sleeper, 19)
-    found = explain(cluster, "41", probe=True)
-    assert found.answer == f"job 41 is stuck: rank 3 on c1 (pid {sleeper}) is stopped (SIGSTOP)"
+    found = explain(cluster, JOB, probe=True)
+    assert found.answer == f"job {JOB} is stuck: rank 3 on c1 (pid {sleeper}) is stopped (SIGSTOP)"
     assert found.running is not None
     lines = dict(explanation_lines(found))
     assert lines["  do"] == f"let it go on, in a shell on c1: kill -CONT {sleeper}"
@@ -495,9 +496,9 @@ def test_without_the_probe_no_step_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = job_of(monkeypatch, tmp_path)
-    found = explain(cluster, "41")
+    found = explain(cluster, JOB)
     assert not any(argv[0] == "srun" for argv in cluster.slurm.asked)  # type: ignore[attr-defined]
-    assert found.answer == "job 41 runs, nothing unusual: log written 0 s ago"
+    assert found.answer == f"job {JOB} runs, nothing unusual: log written 0 s ago"
     assert found.notes == ("its nodes were not asked what its processes do",)
 
 
@@ -505,7 +506,7 @@ def test_nobody_looks_into_the_job_of_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cluster = job_of(monkeypatch, tmp_path, UserName="bob-of-elsewhere")
-    found = explain(cluster, "41", probe=True, stacks=True)
+    found = explain(cluster, JOB, probe=True, stacks=True)
     assert not any(argv[0] == "srun" for argv in cluster.slurm.asked)  # type: ignore[attr-defined]
     assert "only bob-of-elsewhere can look at the processes" in found.notes[0]
 
@@ -530,7 +531,7 @@ def watched_node(**values: Any) -> ProbedNode:
 
 
 def test_memory_that_is_known_only_at_most_is_no_finding() -> None:
-    row = lab.row("41", state="RUNNING", tres="cpu=4,mem=1G,node=1")
+    row = lab.row(JOB, state="RUNNING", tres="cpu=4,mem=1G,node=1")
     nothing: dict[str, Any] = dict.fromkeys(("cpu", "cpu_total", "read"))
     process = ProcessFacts(
         pid=1, parent=0, rank="", task="", step="", name="x", command="x", state="S", states={},
@@ -556,7 +557,7 @@ def test_memory_that_is_known_only_at_most_is_no_finding() -> None:
 
 def test_each_line_has_a_source_and_an_age(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for values in ({}, {"tres-alloc": "cpu=2,mem=1G,node=1,gres/shard=2"}, {"tres-alloc": GPUS}):
-        found = explain(job_of(monkeypatch, tmp_path, **values), "41")
+        found = explain(job_of(monkeypatch, tmp_path, **values), JOB)
         assert found.running is not None
         assert {"Log", "Earlier runs"} <= {each.about for each in found.running.facts}
         for fact in found.running.facts:
@@ -564,8 +565,8 @@ def test_each_line_has_a_source_and_an_age(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_findings_do_not_contradict_each_other() -> None:
-    low = (gpu(utilisation=4, busiest=9),)
-    idle = (gpu(utilisation=0.0, busiest=0.0),)
+    low = (gpu(utilization=4, busiest=9),)
+    idle = (gpu(utilization=0.0, busiest=0.0),)
     assert kinds(gpus=low, cpu_share=0.97) == ["data"]
     assert kinds(gpus=idle, cpu_share=0.97) == ["data"]
     assert kinds(gpus=idle, cpu_share=0.1) == ["idle"]
@@ -589,7 +590,7 @@ def test_the_most_telling_comes_first_and_a_longer_run_beside_it() -> None:
     )
     explained = running.RunningExplanation(runs="", findings=problems)
     assert running._answer(found, explained) == (
-        "job 41 is slow: GPU 3 on c2 is throttled for heat; it runs 60 min now; the last 2 took"
+        f"job {JOB} is slow: GPU 3 on c2 is throttled for heat; it runs 60 min now; the last 2 took"
         " 10 min to 11 min, half of them up to 10 min"
     )
 
@@ -654,7 +655,7 @@ def test_sleep_is_no_hang_where_gpus_or_nodes_are_unknown() -> None:
 
 def test_what_gpus_did_before_the_job_does_not_count() -> None:
     samples = tuple(
-        GpuSample(index=0, taken=time.time() - age, utilisation=0.0) for age in (800, 400, 20, 5)
+        GpuSample(index=0, taken=time.time() - age, utilization=0.0) for age in (800, 400, 20, 5)
     )
     sampled = SampledGpus({"c1": samples}, "ledger")
     (old,) = gpus_of_job({"c1": [0]}, sampled, {})
@@ -676,21 +677,21 @@ def test_processes_that_were_not_watched_are_said() -> None:
 
 
 def test_one_look_at_idle_gpus_is_no_verdict() -> None:
-    since = (gpu(utilisation=0.0, busiest=0.0), "does not use its GPUs: its GPU does nothing for ")
-    now = (gpu(utilisation=0.0, busiest=0.0, since=None), "may not use its GPUs: its GPU is at 0 %")
+    since = (gpu(utilization=0.0, busiest=0.0), "does not use its GPUs: its GPU does nothing for ")
+    now = (gpu(utilization=0.0, busiest=0.0, since=None), "may not use its GPUs: its GPU is at 0 %")
     for one, words in (since, now):
         found = facts(gpus=(one,))
         problems = running.find_problems(found)
         answer = running._answer(found, running.RunningExplanation(runs="", findings=problems))
-        assert answer.startswith(f"job 41 {words}")
+        assert answer.startswith(f"job {JOB} {words}")
 
 
 def test_nothing_is_known_is_not_nothing_unusual() -> None:
     empty = running.RunningExplanation(runs="")
     assert running._answer(facts(pace="no"), empty) == (
-        "job 41 runs; nothing is known of what it does"
+        f"job {JOB} runs; nothing is known of what it does"
     )
     busy = facts(gpus=(gpu(),), cpu_share=0.5)
     assert running._answer(busy, empty) == (
-        "job 41 runs, nothing unusual: GPUs 80 %, CPUs 50% of 4, log written 5 s ago"
+        f"job {JOB} runs, nothing unusual: GPUs 80 %, CPUs 50% of 4, log written 5 s ago"
     )

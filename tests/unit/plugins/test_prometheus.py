@@ -92,7 +92,7 @@ def test_samples_are_of_the_nodes_asked_for(configure):
         server.shutdown()
         server.server_close()
     assert list(found) == ["c1"]
-    assert [(one.index, one.utilisation) for one in found["c1"]] == [
+    assert [(one.index, one.utilization) for one in found["c1"]] == [
         (0, 0),
         (0, 97.5),
         (1, 0),
@@ -146,7 +146,7 @@ def test_the_drivers_number_is_not_slurms_index(configure):
             gpu("slurmkit_gpu_info", 1, "GPU-b", gpu="0"),
         ]
         found = Prometheus().read(["c1"], seconds=300)["c1"]
-        assert {(one.index, one.utilisation) for one in found} == {(1, 97), (0, 3)}
+        assert {(one.index, one.utilization) for one in found} == {(1, 97), (0, 3)}
 
 
 def test_instances_of_one_gpu_are_not_taken_for_it(configure):
@@ -159,7 +159,7 @@ def test_instances_of_one_gpu_are_not_taken_for_it(configure):
     with prometheus.serving() as url:
         configure(f'url = "{url}"\nmetric = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"\ngpu_label = "gpu"')
         found = Prometheus().read(["c1"], seconds=300)["c1"]
-        assert {(one.index, one.utilisation) for one in found} == {(1, 50)}
+        assert {(one.index, one.utilization) for one in found} == {(1, 50)}
 
 
 def test_an_index_that_two_gpus_have_is_of_neither(configure):
@@ -186,7 +186,7 @@ def test_what_was_before_a_gap_is_left_out(configure):
 
 
 @pytest.mark.parametrize("blank", [2619, 4294967295, -1])
-def test_a_blank_is_no_utilisation(configure, blank):
+def test_a_blank_is_no_utilization(configure, blank):
     """A driver writes such numbers where it does not know."""
     now = time.time()
 
@@ -201,7 +201,7 @@ def test_a_blank_is_no_utilisation(configure, blank):
     with some.serving() as url:
         configure(f'url = "{url}"\ngpu_label = "gpu"')
         found = Prometheus().read(["c1"], seconds=2400)["c1"]
-    assert {one.utilisation for one in found} == {0}
+    assert {one.utilization for one in found} == {0}
     since = {index: min(one.taken for one in found if one.index == index) for index in (0, 2)}
     assert {one.index for one in found} == {0, 2}
     assert since[0] == pytest.approx(now - 39 * 60, abs=61)
@@ -223,9 +223,9 @@ def test_a_node_of_slurm_may_have_a_domain(configure, labelled):
     with some.serving() as url:
         configure(f'url = "{url}"\ngpu_label = "gpu"')
         metrics = Prometheus()
-        found = {node: each[0].utilisation for node, each in metrics.read(nodes).items()}
+        found = {node: each[0].utilization for node, each in metrics.read(nodes).items()}
         window = JobWindow(job_id=7, nodes=nodes, begin=int(now) - 600, end=int(now), gpus=2)
-        traces = {trace.node: trace.samples[0].utilisation for trace in metrics.read_job(window)}
+        traces = {trace.node: trace.samples[0].utilization for trace in metrics.read_job(window)}
     assert found == traces == {"gpu01.example.org": 40, "gpu02": 50}
 
 

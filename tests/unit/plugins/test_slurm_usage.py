@@ -46,7 +46,7 @@ def asked(sacct: str, sstat, *, config: str = CONFIG, seconds: float = 1800):
     }
     found = SlurmUsage(FakeSlurm(answers)).read(["c1"], seconds=seconds)
     return {
-        node: [(one.index, round(one.taken), one.utilisation, one.memory_used) for one in samples]
+        node: [(one.index, round(one.taken), one.utilization, one.memory_used) for one in samples]
         for node, samples in found.items()
     }
 

@@ -71,7 +71,7 @@ class HeldGpus(msgspec.Struct, frozen=True):
         seconds: its length.
         held: GPUs held by jobs, by type; the key of untyped GPUs is "".
         used: of the measured GPUs, those that worked, by type; None if nothing was measured.
-        measured: held GPUs whose utilisation was measured, by type.
+        measured: held GPUs whose utilization was measured, by type.
     """
 
     begin: float

@@ -34,9 +34,9 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         job_id: the id that people use.
         node: name of the node.
         index: Slurm's index on its node.
-        shared: whether other jobs hold it, too; then utilisation and memory are the job's own.
+        shared: whether other jobs hold it, too; then utilization and memory are the job's own.
         age: seconds from the last sample to the answer.
-        utilisation: percent, of the last sample.
+        utilization: percent, of the last sample.
         memory_mib: memory in use.
         memory_total_mib: memory of the GPU.
         watts: power.
@@ -51,7 +51,7 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     index: int | None
     age: float
     shared: bool = False
-    utilisation: float | None = None
+    utilization: float | None = None
     memory_mib: int | None = None
     memory_total_mib: int | None = None
     watts: float | None = None
@@ -61,7 +61,7 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def is_idle(self) -> bool:
         """Whether it is at 0 % for about 15 minutes, as far as its samples say."""
-        if self.utilisation is None or self.utilisation >= _ZERO or self.age > _LOST:
+        if self.utilization is None or self.utilization >= _ZERO or self.age > _LOST:
             return False
         first = 0  # stretches back to the first one at 0 %
         for back, percent in enumerate(reversed(self.recent), start=1):
@@ -120,11 +120,11 @@ class GpusNow(msgspec.Struct, frozen=True):
             types = _types_of_held(node) if node.name in newest else {}
             for index, type_ in types.items():
                 gpu = newest[node.name].get(index)
-                if gpu and gpu.utilisation is not None and not gpu.shared and gpu.age <= _LOST:
+                if gpu and gpu.utilization is not None and not gpu.shared and gpu.age <= _LOST:
                     known[type_].append(gpu)
         return {
             type_: UsedGpus(
-                sum(gpu.utilisation or 0.0 for gpu in gpus) / 100,
+                sum(gpu.utilization or 0.0 for gpu in gpus) / 100,
                 len(gpus),
                 self.taken - max(gpu.age for gpu in gpus),
             )
@@ -162,10 +162,10 @@ class GpusNow(msgspec.Struct, frozen=True):
 
 
 class UsedGpus(NamedTuple):
-    """How many of the measured GPUs work: each counts with its utilisation.
+    """How many of the measured GPUs work: each counts with its utilization.
 
     Attributes:
-        used: sum of utilisations; two GPUs at 50 % are 1.
+        used: sum of utilizations; two GPUs at 50 % are 1.
         measured: number of GPUs.
         oldest: epoch seconds of the oldest sample.
     """
@@ -194,7 +194,7 @@ class GpuActivity(NamedTuple):
     """What a GPU does now, for all jobs on it together.
 
     Attributes:
-        percent: utilisation; None is unknown.
+        percent: utilization; None is unknown.
         is_idle: whether it is at 0 % for about 15 minutes.
     """
 
@@ -207,13 +207,13 @@ class UsePoint(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         at: epoch seconds at which the point begins.
-        utilisation: mean, percent.
+        utilization: mean, percent.
         memory_mib: most memory in use, MiB.
         watts: mean.
     """
 
     at: int
-    utilisation: float | None = None
+    utilization: float | None = None
     memory_mib: int | None = None
     watts: float | None = None
 
@@ -226,9 +226,9 @@ class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
         gpu: what names the GPU: a UUID, a PCI address, or an index.
         index: Slurm's index on its node.
         mig: UUID of the MIG instance; empty for a whole GPU.
-        shared: whether other jobs held it, too; then utilisation and memory are the job's own.
-        utilisation: mean, 0 to 1.
-        percentile_95: 95th percentile of the utilisation, 0 to 1.
+        shared: whether other jobs held it, too; then utilization and memory are the job's own.
+        utilization: mean, 0 to 1.
+        percentile_95: 95th percentile of the utilization, 0 to 1.
         at_zero: share of the samples at 0 %.
         idle: whether it did nothing.
         memory_mib: most memory in use.
@@ -246,7 +246,7 @@ class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
     index: int | None
     mig: str = ""
     shared: bool = False
-    utilisation: float | None = None
+    utilization: float | None = None
     percentile_95: float | None = None
     at_zero: float | None = None
     idle: bool | None = None
@@ -294,7 +294,7 @@ class GpusOfJob(msgspec.Struct, frozen=True):
 
 def _together(rows: Sequence[GpuNow], passed: float) -> GpuActivity:
     """Sum up the jobs on a GPU; each has its own share of a GPU that is shared."""
-    shares = [row.utilisation if row.age + passed <= _LOST else None for row in rows]
+    shares = [row.utilization if row.age + passed <= _LOST else None for row in rows]
     known = [share for share in shares if share is not None]
     if len(known) < len(shares):
         return GpuActivity(None, is_idle=False)
@@ -305,11 +305,11 @@ class JobUse(NamedTuple):
     """What the GPUs of a job, or of the tasks of an array, do or did together.
 
     Attributes:
-        percent: mean utilisation: as of the last samples, or of an ended job; None is unknown.
-        known: number of GPUs whose utilisation is known.
+        percent: mean utilization: as of the last samples, or of an ended job; None is unknown.
+        known: number of GPUs whose utilization is known.
         held: number of GPUs that the job holds; None if Slurm does not say.
         age: seconds since the oldest of these samples.
-        curve: mean utilisation of the last hour in stretches of five minutes, oldest first; None
+        curve: mean utilization of the last hour in stretches of five minutes, oldest first; None
             is unknown.
         is_sparse: whether samples cover less than half of the time of these GPUs.
     """
@@ -323,7 +323,7 @@ class JobUse(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The utilisation, its age if it is old, and how many GPUs are known if not all are."""
+        """The utilization, its age if it is old, and how many GPUs are known if not all are."""
         if self.percent is None:
             return "?"
         some = f" {self.known}/{self.held}" if self.held and self.known < self.held else ""
@@ -348,11 +348,11 @@ def sum_up(gpus: Sequence[GpuNow], held: int | None, passed: float = 0.0) -> Job
         held: number of GPUs that the job holds.
         passed: seconds since the answer about the GPUs.
     """
-    known = [gpu for gpu in gpus if gpu.utilisation is not None]
+    known = [gpu for gpu in gpus if gpu.utilization is not None]
     curve = _join_curves(gpus)
     if not known:
         return JobUse(held=held, curve=curve)
-    mean = sum(gpu.utilisation or 0.0 for gpu in known) / len(known)
+    mean = sum(gpu.utilization or 0.0 for gpu in known) / len(known)
     return JobUse(mean, len(known), held, max(gpu.age for gpu in known) + passed, curve)
 
 
@@ -364,10 +364,10 @@ def sum_up_ended(runs: Sequence[RunOfJob], held: int | None) -> JobUse:
         held: number of GPUs that all runs held.
     """
     known = [
-        (max(run.end - run.start, 1), gpu.covered, gpu.utilisation)
+        (max(run.end - run.start, 1), gpu.covered, gpu.utilization)
         for run in runs
         for gpu in run.gpus
-        if run.end is not None and gpu.utilisation is not None and gpu.covered
+        if run.end is not None and gpu.utilization is not None and gpu.covered
     ]
     if not known:
         return JobUse(held=held)

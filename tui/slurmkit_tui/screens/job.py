@@ -325,7 +325,7 @@ def _notes(answer: StepsSnapshot, count: int) -> list[str]:
     missing = [f"some values are unknown: {answer.missing}"] if answer.missing else []
     meant = [
         "CPU EFF: CPU time used / (CPUs x elapsed). MEM PEAK: highest memory use.",
-        "ASKED: requested memory. GPU: utilisation, averaged over its tasks.",
+        "ASKED: requested memory. GPU: utilization, averaged over its tasks.",
         "?: Slurm does not report it.",
     ]
     return [*more, *missing, *meant, f"Source  {answer.source} at {format_time(int(answer.taken))}"]

@@ -83,10 +83,10 @@ def _gib(mebibytes: int | None) -> float | None:
 
 
 def _use_caption(gpu: GpuOfJob) -> str:
-    if gpu.utilisation is None:
+    if gpu.utilization is None:
         return "use ?"
     high = "" if gpu.percentile_95 is None else f", p95 {gpu.percentile_95:.0%}"
-    return f"use {gpu.utilisation:.0%}{high}"
+    return f"use {gpu.utilization:.0%}{high}"
 
 
 def _memory_caption(gpu: GpuOfJob) -> str:
@@ -102,7 +102,7 @@ def _power_caption(gpu: GpuOfJob) -> str:
 
 
 MEASURES = (
-    Measure(lambda point: point.utilisation, fmean, _use_caption, "curve--use"),
+    Measure(lambda point: point.utilization, fmean, _use_caption, "curve--use"),
     Measure(lambda point: _gib(point.memory_mib), max, _memory_caption, "curve--memory"),
     Measure(lambda point: point.watts, fmean, _power_caption, "curve--power"),
 )
@@ -120,7 +120,7 @@ def gpu_notes(gpu: GpuOfJob) -> Iterator[tuple[str, str]]:
         yield "IDLE: it did nothing", "curve--warn"
     elif gpu.at_zero:
         yield f"at 0% for {gpu.at_zero:.0%} of the time", "curve--warn"
-    if gpu.utilisation is None:
+    if gpu.utilization is None:
         yield "use unknown", "curve--warn"
     if gpu.shared:
         yield "shared with other jobs", "curve--quiet"

@@ -59,11 +59,11 @@ gpu_use = Table(
     seconds_column("interval"),
     number_column("samples"),
     _float_column("covered"),
-    # Of the samples whose utilisation is known: how many, the seconds they cover, their sum (each 0
+    # Of the samples whose utilization is known: how many, the seconds they cover, their sum (each 0
     # to 1), how many are at 0 %; the 95th percentile, and the histogram that it comes from.
     number_column("measured_samples"),
     _float_column("measured_seconds"),
-    _float_column("utilisation_sum"),
+    _float_column("utilization_sum"),
     number_column("idle_samples"),
     number_column("percentile_95", nullable=True),
     Column("bins", LargeBinary),

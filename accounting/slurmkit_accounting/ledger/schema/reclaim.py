@@ -56,7 +56,7 @@ reclaim_acts = Table(
     Column("action", Text, nullable=False),
     seconds_column("at"),
     # The samples that caused it: the window's begin (its end is `at`), the GPUs that the run held
-    # and those that were idle, mean utilisation of these (percent), the number of samples, the
+    # and those that were idle, mean utilization of these (percent), the number of samples, the
     # share of the window that they cover, and each GPU as JSON.
     seconds_column("window_begin"),
     number_column("gpus"),

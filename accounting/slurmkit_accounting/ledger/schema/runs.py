@@ -131,7 +131,7 @@ runs = Table(
     # Why the GPU count cannot be trusted.
     Column("doubt", Text),
     # Measured use of the steps, NULL if not measured: CPU-milliseconds, peak MiB summed over all
-    # nodes, mean GPU utilisation in 1/1000 of the run's GPUs, peak MiB of GPU memory, joules.
+    # nodes, mean GPU utilization in 1/1000 of the run's GPUs, peak MiB of GPU memory, joules.
     number_column("cpu_used_ms", nullable=True),
     number_column("mem_peak_mib", nullable=True),
     number_column("gpu_used_permille", nullable=True),
@@ -139,7 +139,7 @@ runs = Table(
     number_column("energy_joules", nullable=True),
     # Joules of the run's GPUs, from table `gpu_use`; `energy_joules` is what Slurm measured.
     number_column("gpu_energy_joules", nullable=True),
-    # Seconds, summed over its GPUs, of those whose mean utilisation is below 1 %.
+    # Seconds, summed over its GPUs, of those whose mean utilization is below 1 %.
     number_column("gpu_idle_seconds", nullable=True),
     # Hash of the line last read, so that an unchanged line is skipped. Not part of the checksum.
     number_column("fingerprint", nullable=True),

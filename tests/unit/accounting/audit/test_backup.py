@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from databases import KINDS, emptied
 from fake_sacct import FakeSacct, job, runs_of_every_kind
+from later_release import become_later_release
 from slurmkit_accounting.audit import backup as module
-from slurmkit_accounting.audit.backup import back_up, check_backup, restore, write_backup
+from slurmkit_accounting.audit.backup import back_up, check_backup, restore
 from slurmkit_accounting.audit.backup_file import read_header
 from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.cli.ledger import ledger_group
@@ -29,11 +30,12 @@ from slurmkit_accounting.ledger.database import (
     open_for_reading,
     open_for_writing,
     recreate_schema,
+    upgrade_ledger,
 )
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema import clusters, gpu_use, runs
 from slurmkit_accounting.ledger.schema.types import REVISION, metadata
-from sqlalchemy import LargeBinary, MetaData, func, insert, select, text
+from sqlalchemy import LargeBinary, func, insert, select, text
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
@@ -351,25 +353,22 @@ def test_an_error_in_the_middle_restores_nothing(file_ledger, target, tmp_path):
 
 def test_a_backup_of_an_older_schema_is_upgraded(target, tmp_path, monkeypatch):
     old = tmp_path / "old.gz"
-    with (
-        open_for_writing(f"sqlite:///{tmp_path}/0015.db") as ledger,
-        ledger.transaction() as connection,
-        monkeypatch.context() as patch,
-    ):
-        recreate_schema(connection, "0015")
-        connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
-        tables = MetaData()
-        tables.reflect(connection)
-        tables.remove(tables.tables["ledger_version"])
-        patch.setattr(module, "REVISION", "0015")
-        write_backup(connection, old, tables.sorted_tables, "old")
-    assert read_header(old).schema == "0015"
+    with open_for_writing(f"sqlite:///{tmp_path}/old.db") as ledger:
+        with ledger.transaction() as connection:
+            connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
+        back_up(ledger, old)
+    with open_for_writing(target):
+        pass
+    become_later_release(monkeypatch, tmp_path / "migrations")
+    upgrade_ledger(target)
     with open_for_writing(target) as there:
         restore(old, there)
         checked(there)
         assert [row[1] for row in everything(there)["clusters"]] == ["lab"]
+        with there.transaction() as connection:
+            assert connection.scalar(text("SELECT of_later FROM clusters")) is None
     with open_for_reading(target):
-        pass  # it has the schema of this release
+        pass  # it has the schema of the later release
 
 
 @pytest.mark.sql
@@ -379,7 +378,7 @@ def test_an_older_schema_replaces_no_tables_of_others(target):
             connection.execute(text("CREATE TABLE theirs (id INTEGER)"))
             connection.execute(text("INSERT INTO theirs VALUES (7)"))
         with there.transaction() as connection:
-            recreate_schema(connection, "0015")
+            recreate_schema(connection, REVISION)
             assert connection.scalar(text("SELECT id FROM theirs")) == 7
 
 

@@ -144,8 +144,8 @@ def test_what_gpus_do_now(running):
     assert (busy.cluster, busy.node, busy.index, busy.job_id, busy.user) == (
         "lab", "c1", 0, "1", "alice",
     )  # fmt: skip
-    assert (busy.utilisation, busy.busiest, busy.memory_mib, busy.watts) == (80, 80, 10240, 300)
-    assert (idle.utilisation, idle.busiest, idle.watts) == (0, 0, 60)
+    assert (busy.utilization, busy.busiest, busy.memory_mib, busy.watts) == (80, 80, 10240, 300)
+    assert (idle.utilization, idle.busiest, idle.watts) == (0, 0, 60)
     assert NOW - 1800 <= idle.since <= NOW - 1760
     assert (idle.last, idle.memory_total_mib, idle.shared) == (NOW, 81920, False)
     assert idle.age == 5
@@ -172,7 +172,7 @@ def test_now_as_a_sparkline(running):
 def test_a_sparkline_has_gaps_where_samples_are_missing_and_not_where_they_are_late(ledger):
     start = NOW - 600
     store_runs(ledger, ran(start, 600) | RUNNING)
-    late = [GpuReading(at=NOW - back + 0.4 * (back % 60 == 0), utilisation=0.5)
+    late = [GpuReading(at=NOW - back + 0.4 * (back % 60 == 0), utilization=0.5)
             for back in range(570, -1, -30) if not 200 < back < 400]  # fmt: skip
     store_running(ledger, (use_of(start=start), late))
     (gpu,) = read.gpu_use_now(ledger)
@@ -228,7 +228,7 @@ def test_the_start_of_sacct_may_be_another_than_that_of_squeue(file_ledger):
     store_runs(file_ledger, ran(NOW - 598, 600) | RUNNING)
     store_running(file_ledger, (use_of(start=NOW - 600), steady(NOW - 600, 600)))
     (gpu,) = read.gpu_use_now(file_ledger)
-    assert (gpu.job_id, gpu.utilisation) == ("1", 80)
+    assert (gpu.job_id, gpu.utilization) == ("1", 80)
     (run,) = _read(file_ledger, "1")
     assert (run.gpus[0].covered, run.gpus[0].samples) == (1, 20)
     with file_ledger.transaction() as connection:
@@ -254,7 +254,7 @@ def test_between_the_end_of_a_run_and_its_link_the_energy_is_the_same(file_ledge
 def test_the_ledger_is_a_source_of_gpu_metrics(running_in_file):
     found = LedgerGpus().read(["c1", "c2"], seconds=1800)
     assert list(found) == ["c1"]
-    assert [(each.index, each.utilisation) for each in found["c1"]] == [
+    assert [(each.index, each.utilization) for each in found["c1"]] == [
         (0, 80), (0, 80), (1, 0), (1, 0),
     ]  # fmt: skip
     now = LedgerGpus().read(["c1"])["c1"]
@@ -271,7 +271,7 @@ def test_of_a_shared_gpu_one_job_alone_does_not_say_whether_it_is_idle(file_ledg
     other = use_of(start=start, job=2), steady(start + 1, 1798, busy=0.9)
     store_running(file_ledger, other, shared=True)
     found = LedgerGpus().read(["c1"], seconds=1800)["c1"]
-    assert max(each.utilisation for each in found) == 90
+    assert max(each.utilization for each in found) == 90
 
 
 def test_of_two_clusters_with_a_node_of_one_name_neither_is_meant(running_in_file):

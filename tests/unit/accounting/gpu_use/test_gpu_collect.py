@@ -61,7 +61,7 @@ def test_a_node_is_read():
     with exporter(lambda _: gpu_page(7)) as port:
         answer = ask(port)
     assert answer.error == ""
-    assert [(each.job, each.reading.utilisation) for each in answer.readings] == [(7, 0.8)]
+    assert [(each.job, each.reading.utilization) for each in answer.readings] == [(7, 0.8)]
     assert abs(answer.readings[0].reading.at - time.time()) < 60
 
 

@@ -106,7 +106,7 @@ json_values = st.recursive(
 @given(st.dictionaries(st.sampled_from(("nodes", "x")), json_values))
 def test_no_json_breaks_it(value):
     for each in parse_blob(blob(value)):
-        assert each.utilisation is None or 0 <= each.utilisation <= 1
+        assert each.utilization is None or 0 <= each.utilization <= 1
 
 
 def runs_of(ledger: Any) -> Any:

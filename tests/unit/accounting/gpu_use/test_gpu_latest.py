@@ -41,7 +41,7 @@ def reading(at: float, chance: random.Random) -> GpuReading:
     unknown = chance.random() < 0.1
     return GpuReading(
         at=at,
-        utilisation=None if unknown else chance.choice((0.0, 1.0, 0.005, chance.random())),
+        utilization=None if unknown else chance.choice((0.0, 1.0, 0.005, chance.random())),
         memory_mib=None if unknown else chance.randrange(80_000),
         watts=chance.choice((None, chance.uniform(50, 700))),
     )
@@ -63,8 +63,8 @@ def one_by_one(
     ]
     if not found:
         return None
-    known = [(each.reading.at, each.reading.utilisation * 100)
-             for each in found if each.reading.utilisation is not None]  # fmt: skip
+    known = [(each.reading.at, each.reading.utilization * 100)
+             for each in found if each.reading.utilization is not None]  # fmt: skip
     since = None
     before = None
     for at, _ in known:

@@ -76,12 +76,12 @@ def test_a_running_job_is_measured_by_prometheus(site, monkeypatch):
         assert site.round(at + 1) == ""
     monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: NOW + 5.0))
     busy, idle = sorted(read.gpu_use_now(site.ledger), key=lambda each: each.gpu)
-    assert (busy.utilisation, busy.memory_mib, busy.watts, busy.shared) == (80, 10240, 300, False)
-    assert (idle.utilisation, idle.busiest) == (0, 0)
+    assert (busy.utilization, busy.memory_mib, busy.watts, busy.shared) == (80, 10240, 300, False)
+    assert (idle.utilization, idle.busiest) == (0, 0)
     assert busy.recent[-1] == 80
     assert NOW - 30 <= busy.last <= NOW
     (run,) = read.gpu_use_of(site.ledger, "7")
-    assert sorted(gpu.utilisation for gpu in run.gpus) == pytest.approx([0, 0.8])
+    assert sorted(gpu.utilization for gpu in run.gpus) == pytest.approx([0, 0.8])
     assert {gpu.source for gpu in run.gpus} == {RUNNING_IN_PROMETHEUS}
     assert all(gpu.covered > 0.9 for gpu in run.gpus)
 

@@ -24,7 +24,7 @@ RECORDED = Path(__file__).parents[3] / "recorded" / "gpu_exporter"
 def test_a_recorded_node_whose_indices_are_not_the_drivers():
     found = parse_page((RECORDED / "node-c2.prom").read_text(), 5.0).readings
     values = {
-        (r.job, r.gpu.index): (r.reading.utilisation, r.reading.memory_mib, r.reading.watts)
+        (r.job, r.gpu.index): (r.reading.utilization, r.reading.memory_mib, r.reading.watts)
         for r in found
     }
     assert values == {
@@ -35,7 +35,7 @@ def test_a_recorded_node_whose_indices_are_not_the_drivers():
 
 def test_a_recorded_node_with_mig():
     found = parse_page((RECORDED / "node-c5.prom").read_text(), 5.0).readings
-    values = {(r.job, r.gpu.index, r.reading.utilisation) for r in found}
+    values = {(r.job, r.gpu.index, r.reading.utilization) for r in found}
     assert values == {(51, 0, 0.8), (52, 3, 0)}
     assert {r.gpu.key[:4] for r in found} == {"MIG-"}
     assert all(r.reading.joules is None for r in found)  # the driver counts only whole GPUs
@@ -43,7 +43,7 @@ def test_a_recorded_node_with_mig():
 
 def test_a_recorded_node_with_a_shared_gpu():
     found = parse_page((RECORDED / "node-c6.prom").read_text(), 5.0).readings
-    assert {(r.job, r.shared, r.reading.utilisation, r.reading.memory_mib) for r in found} == {
+    assert {(r.job, r.shared, r.reading.utilization, r.reading.memory_mib) for r in found} == {
         (61, True, 0.5, 8192), (62, True, 0.25, 4096),
     }  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
     (found,) = parse_page(text, 5.0).readings
     assert (found.job, found.gpu, found.shared) == (7, GPU, False)
     assert found.reading == GpuReading(
-        at=5.0, utilisation=0.8, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
+        at=5.0, utilization=0.8, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
     )
 
 
@@ -84,7 +84,7 @@ def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
 )
 def test_what_no_gpu_does_is_unknown(value, known):
     (found,) = parse_page(gpu_page(7, busy=value), 5.0).readings
-    assert found.reading.utilisation == known
+    assert found.reading.utilization == known
     assert found.reading.watts == 300
 
 
@@ -101,8 +101,8 @@ def test_a_shared_gpu_is_measured_by_process_or_is_unknown():
     seven, eight = parse_page(page, 5.0).readings
     assert seven.shared
     assert eight.shared
-    assert (seven.reading.utilisation, seven.reading.memory_mib) == (0.25, 1024)
-    assert (eight.reading.utilisation, eight.reading.memory_mib) == (None, None)
+    assert (seven.reading.utilization, seven.reading.memory_mib) == (0.25, 1024)
+    assert (eight.reading.utilization, eight.reading.memory_mib) == (None, None)
     assert seven.reading.joules is seven.reading.watts is eight.reading.joules is None
 
 
@@ -126,7 +126,7 @@ def test_a_gpu_without_a_job_is_read_too_if_its_index_is_certain():
     ((gpu, reading),) = parse_page(page, 5.0).without_job
     assert gpu == two
     assert reading == GpuReading(
-        at=5.0, utilisation=0, memory_mib=10240, memory_total_mib=81920, watts=60, joules=1000
+        at=5.0, utilization=0, memory_mib=10240, memory_total_mib=81920, watts=60, joules=1000
     )
 
 
@@ -173,7 +173,7 @@ def test_what_lies_more_than_an_interval_before_or_after_the_samples_has_no_ener
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
 def test_a_percentile_is_exact_to_one_percent(busy):
-    use = use_of(*(GpuReading(at=n + 1, utilisation=each) for n, each in enumerate(busy)))
+    use = use_of(*(GpuReading(at=n + 1, utilization=each) for n, each in enumerate(busy)))
     exact = sorted(busy)[math.ceil(0.95 * len(busy)) - 1]
     assert abs(use.percentile_95 - 100 * exact) <= 0.5 + 1e-9
     assert use.mean == pytest.approx(statistics.fmean(busy))
@@ -219,7 +219,7 @@ def test_a_counter_that_is_reset_or_wraps_or_jumps_says_nothing_about_that_time(
 
 def test_a_gpu_that_was_shared_for_a_while_has_no_energy_of_that_time():
     use = use_of(*steady(0, 60))
-    use.add(GpuReading(at=90.0, utilisation=0.1), shared=True)
+    use.add(GpuReading(at=90.0, utilization=0.1), shared=True)
     for reading in steady(0, 150)[3:]:
         use.add(reading)
     assert use.shared
@@ -227,7 +227,7 @@ def test_a_gpu_that_was_shared_for_a_while_has_no_energy_of_that_time():
 
 
 def test_a_run_shorter_than_the_interval():
-    use = use_of(GpuReading(at=1010.0, utilisation=0.5), start=1000)
+    use = use_of(GpuReading(at=1010.0, utilization=0.5), start=1000)
     assert use.covered_share(1020) == 0.5
     none = use_of(start=1000)
     assert (none.mean, none.joules, none.samples, none.covered_share(1020)) == (None, None, 0, 0)
@@ -246,7 +246,7 @@ def test_a_week_of_one_gpu_is_less_than_2_kb():
     chance = random.Random(1)
     readings = (
         GpuReading(
-            at=at, utilisation=chance.random(), memory_mib=chance.randrange(81920),
+            at=at, utilization=chance.random(), memory_mib=chance.randrange(81920),
             watts=chance.uniform(60, 700),
         )
         for at in range(30, WEEK, 30)
@@ -264,14 +264,14 @@ def test_a_curve_is_bounded_and_says_what_the_samples_say(seconds):
     use = use_of(*steady(0, seconds, every=every))
     points = list(use.curve.points())
     assert len(points) <= MOST_POINTS
-    assert {round(point.utilisation, 6) for point in points if point.samples} == {80}
+    assert {round(point.utilization, 6) for point in points if point.samples} == {80}
     assert {point.memory_mib for point in points if point.samples} == {10240}
     assert {point.watts for point in points if point.samples} == {300}
 
 
 def test_a_curve_has_gaps():
-    use = use_of(GpuReading(at=30.0, utilisation=0.5), GpuReading(at=150.0, utilisation=0.5))
-    known = [(point.samples, point.utilisation) for point in use.curve.points()]
+    use = use_of(GpuReading(at=30.0, utilization=0.5), GpuReading(at=150.0, utilization=0.5))
+    known = [(point.samples, point.utilization) for point in use.curve.points()]
     assert known == [(0, None), (1, 50), (0, None), (0, None), (0, None), (1, 50)]
 
 
@@ -285,7 +285,7 @@ def test_a_curve_survives_its_packing():
         again.add(reading)
     for before, after in zip(use.curve.points(), again.points(), strict=True):
         assert after.samples == before.samples
-        assert after.utilisation == pytest.approx(before.utilisation, abs=0.2)
+        assert after.utilization == pytest.approx(before.utilization, abs=0.2)
     assert unpack_bins(use.pack_bins()) == use.bins
 
 

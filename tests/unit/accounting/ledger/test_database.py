@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from slurmkit_accounting.ledger import database
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading
-from slurmkit_accounting.ledger.schema.runs import runs
-from sqlalchemy import func, select
+from slurmkit_accounting.ledger.schema.runs import clusters, runs
+from sqlalchemy import func, insert, select
 
 from slurmkit.errors import LedgerError, NoLedger
 
@@ -56,3 +56,18 @@ def test_few_ledgers_are_remembered(tmp_path: Path) -> None:
     for number in range(2 * database._MOST_ENGINES):
         with database.open_for_writing(f"sqlite:///{tmp_path}/{number}.db"):
             assert len(database._engines) <= database._MOST_ENGINES
+
+
+def test_one_run_cannot_be_stored_twice(ledger: Ledger) -> None:
+    """Even with another DBIndex, as after a restore of slurmdbd."""
+    run: dict[str, object] = {
+        column.name: "" if column.type.python_type is str else 0
+        for column in runs.columns
+        if not column.nullable and not column.primary_key
+    }
+    with ledger.transaction() as connection:
+        connection.execute(insert(clusters), {"name": "lab"})
+        run |= {"cluster_id": 1, "job_id_raw": 12, "submit": 1_700_000_000, "first_ingest_id": None}
+        connection.execute(insert(runs), run | {"db_index": 7})
+    with pytest.raises(LedgerError, match=r"(?i)unique"), ledger.transaction() as connection:
+        connection.execute(insert(runs), run | {"db_index": 8})

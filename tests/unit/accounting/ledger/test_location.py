@@ -225,7 +225,8 @@ def test_a_new_ledger_is_for_its_owner_only(file_ledger):
 
 def test_the_migrations_make_the_schema(ledger):
     with ledger.transaction() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        options = {"version_table": VERSION_TABLE, "compare_type": True}
+        context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, metadata) == []
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from databases import KINDS
+from later_release import LATER, become_later_release
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing, upgrade_ledger
 from slurmkit_accounting.ledger.location import ledger_url
@@ -25,28 +24,34 @@ from slurmkit.errors import LedgerError
 
 pytestmark = pytest.mark.sql
 
-OLD = "0004"
+OLD = REVISION
 
 
 def make_old(where: str) -> None:
-    """Make a ledger as an earlier release made it, with one cluster."""
-    engine = create_engine(ledger_url(where))
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", "slurmkit_accounting:migrations")
-        config.attributes["connection"] = connection
-        command.upgrade(config, OLD)
+    """Make a ledger with one cluster."""
+    with open_for_writing(where) as ledger, ledger.transaction() as connection:
         connection.execute(text("INSERT INTO clusters (name) VALUES ('lab')"))
-    engine.dispose()
 
 
 @pytest.fixture(params=KINDS)
-def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a ledger of an earlier release."""
+def old(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """URL of a ledger of this release; slurmkit is then a later one."""
     where = f"sqlite:///{tmp_path}/old.db"
     if request.param == "postgresql":
         where = request.getfixturevalue("postgres")
     make_old(where)
+    become_later_release(monkeypatch, tmp_path / "migrations")
+    return where
+
+
+@pytest.fixture
+def old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URL of a SQLite ledger of this release; slurmkit is then a later one."""
+    where = f"sqlite:///{tmp_path}/old.db"
+    make_old(where)
+    become_later_release(monkeypatch, tmp_path / "migrations")
     return where
 
 
@@ -70,27 +75,25 @@ def test_a_writer_copies_a_file_before_it_changes_the_schema_and_leaves_postgres
         assert not older.exists()
         with open_for_writing(old):
             pass
-    assert upgrade_ledger(old) == (REVISION, None)
+    assert upgrade_ledger(old) == (LATER, None)
 
 
-def test_a_file_that_cannot_be_copied_is_not_changed(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_copied_is_not_changed(old_file, tmp_path, monkeypatch):
 
     def no_room(*_: object) -> None:
         raise OSError("no room")
 
-    where = f"sqlite:///{tmp_path}/old.db"
-    make_old(where)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", no_room)
         words = f"must be upgraded, but cannot be copied to .*old.db.schema-{OLD} before: .*no room"
-        with pytest.raises(LedgerError, match=words), open_for_writing(where):
+        with pytest.raises(LedgerError, match=words), open_for_writing(old_file):
             pass
     assert list(tmp_path.glob("*.schema-*")) == []
-    assert upgrade_ledger(where).before == OLD
+    assert upgrade_ledger(old_file).before == OLD
 
 
 def test_no_schema_is_changed_while_an_ingest_is_running(old):
-    """Of an older release, which would go on with other tables."""
+    """The ingest of the older release would go on with other tables."""
     engine = create_engine(ledger_url(old))
     source = str(engine.url.database) if old.startswith("sqlite") else old
     running = SimpleNamespace(engine=engine, source=source)
@@ -130,9 +133,9 @@ def test_a_ledger_can_be_made_and_upgraded_with_the_sqlite_of_rhel_9(tmp_path, m
     assert [one for one in statements if newer.search(one)] == []
 
 
-def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(tmp_path, monkeypatch):
-    where = f"sqlite:///{tmp_path}/old.db"
-    make_old(where)
+def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(
+    old_file, tmp_path, monkeypatch
+):
     others = {tmp_path / f"old.db.schema-{name}" for name in ("0002.bak", "0003-mine", "00021")}
     older = tmp_path / "old.db.schema-0002"
     for path in (older, *others):
@@ -144,24 +147,38 @@ def test_copies_are_deleted_after_a_migration_and_only_those_of_migrations(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr("slurmkit_accounting.ledger.database.upgrade_schema", fails)
         with pytest.raises(LedgerError, match="no room"):
-            upgrade_ledger(where)
+            upgrade_ledger(old_file)
     assert older.exists()
-    copy = upgrade_ledger(where).copy
+    copy = upgrade_ledger(old_file).copy
     assert copy == f"{tmp_path}/old.db.schema-{OLD}"
     assert set(tmp_path.glob("*.schema-*")) == {Path(copy), *others}
 
 
-def test_the_command_upgrades_a_ledger_and_a_reader_names_it(tmp_path, capsys):
-    where = f"sqlite:///{tmp_path}/old.db"
-    argv = ["upgrade", "--db", where]
-    assert run_to_exit_code(ledger_group, argv) == 1
+def test_the_command_upgrades_a_ledger_and_a_reader_names_it(old_file, tmp_path, capsys):
+    argv = ["upgrade", "--db", old_file]
+    assert run_to_exit_code(ledger_group, [*argv[:2], f"sqlite:///{tmp_path}/none.db"]) == 1
     assert "there is no ledger at" in capsys.readouterr().err
-    make_old(where)
-    with pytest.raises(LedgerError, match="slurmkit ledger upgrade"), open_for_reading(where):
+    with pytest.raises(LedgerError, match="slurmkit ledger upgrade"), open_for_reading(old_file):
         pass
     assert run_to_exit_code(ledger_group, argv) == 0
     said = capsys.readouterr()
-    assert said.out == f"upgraded the ledger from schema {OLD} to {REVISION}\n"
+    assert said.out == f"upgraded the ledger from schema {OLD} to {LATER}\n"
     assert said.err == f"a copy from before: {tmp_path}/old.db.schema-{OLD}\n"
     assert run_to_exit_code(ledger_group, argv) == 0
     assert "has the schema of this release" in capsys.readouterr().out
+
+
+def test_a_ledger_from_before_the_first_release_is_refused_with_what_to_do(tmp_path, capsys):
+    where = f"sqlite:///{tmp_path}/old.db"
+    make_old(where)
+    with closing(sqlite3.connect(tmp_path / "old.db")) as file:
+        file.execute("UPDATE ledger_version SET version_num = '0016'")
+        file.commit()
+    before = (tmp_path / "old.db").read_bytes()
+    words = r"made before slurmkit 0.1.0 \(schema 0016\).*: slurmkit ledger ingest"
+    for opening in (open_for_reading, open_for_writing):
+        with pytest.raises(LedgerError, match=words), opening(where):
+            pass
+    assert run_to_exit_code(ledger_group, ["upgrade", "--db", where]) == 1
+    assert "no release reads it: move it away" in capsys.readouterr().err
+    assert (tmp_path / "old.db").read_bytes() == before

@@ -157,7 +157,7 @@ def test_a_job_that_does_not_survive_is_warned_and_then_cancelled(
     assert warning["Subject"] == "job 1: 2 of 2 GPUs idle for 10 minutes"
     text = text_of(warning)
     assert (
-        "their mean utilisation was 0.0 %, by 40 samples that cover 100% of this time"
+        "their mean utilization was 0.0 %, by 40 samples that cover 100% of this time"
         in " ".join(text.split())
     )
     assert "the job is cancelled from 2026-11-01 08:15:00 UTC on" in text
@@ -487,7 +487,7 @@ def test_the_report_has_the_samples_and_what_was_won_back_at_most(
     ]  # fmt: skip
     cancelled = rows[1]
     assert (cancelled["gpus"], cancelled["idle_gpus"], cancelled["samples"]) == (2, 2, 40)
-    assert (cancelled["window_minutes"], cancelled["utilisation"]) == (10, 0)
+    assert (cancelled["window_minutes"], cancelled["utilization"]) == (10, 0)
     assert cancelled["covered"] == 1
     assert cancelled["gpu_hours_at_most"] == pytest.approx(20, abs=0.01)
     assert report.meta.total["gpu_hours_at_most"] == pytest.approx(30, abs=0.02)
@@ -637,7 +637,7 @@ def store_work(ledger: Ledger, at: float) -> None:
     """Store one sample of a GPU that works, as it came from its exporter."""
     with ledger.transaction() as connection:
         (use,) = load_uses(connection)
-        sample = RecentSample(use.id or 0, False, GpuReading(at=at, utilisation=0.5))
+        sample = RecentSample(use.id or 0, False, GpuReading(at=at, utilization=0.5))
         store_samples(connection, use.cluster_id, int(at), {"c1": [sample]})
 
 
@@ -663,7 +663,7 @@ def test_a_job_that_has_just_begun_to_work_is_left_alone(ledger: Ledger, lab: Id
     lab.sample(ledger, WARNED)
     with ledger.transaction() as connection:
         (use,) = load_uses(connection)
-        sample = RecentSample(use.id or 0, False, GpuReading(at=WARNED - 1, utilisation=0.5))
+        sample = RecentSample(use.id or 0, False, GpuReading(at=WARNED - 1, utilization=0.5))
         store_samples(connection, use.cluster_id, WARNED - 1, {"c1": [sample]})
     assert service(lab).run("lab") == ""
     assert acts(ledger) == []

@@ -47,7 +47,7 @@ def measured(ledger: Any, *stored: tuple[dict[str, Any], float, int, int]) -> No
         for number, (run, busy, memory, total) in enumerate(stored, start=1):
             readings = [
                 GpuReading(
-                    at=each.at, utilisation=busy, memory_mib=memory, memory_total_mib=total,
+                    at=each.at, utilization=busy, memory_mib=memory, memory_total_mib=total,
                     watts=each.watts, joules=each.joules,
                 )
                 for each in steady(run["start"], 600)

@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_not_used_and_says_so(ledger):
 def test_of_a_long_run_the_curve_says_when_it_worked(ledger):
     store_runs(ledger, ran(MIDNIGHT + 1800, 3 * HOUR, **ONE))
     readings = [
-        GpuReading(at=at, utilisation=float(at <= MIDNIGHT + 5400))
+        GpuReading(at=at, utilization=float(at <= MIDNIGHT + 5400))
         for at in range(MIDNIGHT + 1830, MIDNIGHT + 1800 + 3 * HOUR + 1, 30)
     ]
     measured(ledger, 1, use_of(*readings, start=MIDNIGHT + 1800))
@@ -161,7 +161,7 @@ def test_what_was_read_in_the_run_counts_only_where_it_covers_more(
     hour = asked(ledger)[0, "a100"]
     assert hour.used / hour.measured == pytest.approx(busy)
     (run,) = read.gpu_use_of(ledger, "1")
-    assert [gpu.utilisation for gpu in run.gpus] == [pytest.approx(busy)]
+    assert [gpu.utilization for gpu in run.gpus] == [pytest.approx(busy)]
     with ledger.transaction() as connection:
         found = load_measured_gpus(connection, [1])[1]
     assert found.mean == pytest.approx(busy)

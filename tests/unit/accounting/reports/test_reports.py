@@ -536,7 +536,7 @@ class Metrics:
         spans = {0: ((8000, 0.0), (9990, 1.0)), 1: ((8000, 0.0), (9000, 70.0)), 2: ((9940, 0.0),)}
         return {
             "c1": tuple(
-                GpuSample(index=index, taken=taken, utilisation=busy)
+                GpuSample(index=index, taken=taken, utilization=busy)
                 for index, samples in spans.items()
                 for taken, busy in samples
             )
@@ -562,7 +562,7 @@ def test_gpus_that_did_nothing_for_long_are_idle(gpus, monkeypatch):
 def test_samples_that_ended_long_ago_do_not_make_a_gpu_idle(
     gpus, monkeypatch, taken, idle, minutes
 ):
-    samples = tuple(GpuSample(index=0, taken=at, utilisation=0.0) for at in taken)
+    samples = tuple(GpuSample(index=0, taken=at, utilization=0.0) for at in taken)
     metrics = SimpleNamespace(read=lambda nodes, seconds: {"c1": samples})
     monkeypatch.setattr(
         "slurmkit_accounting.reports.idle.load_plugin", lambda kind, name: lambda: metrics
@@ -579,7 +579,7 @@ def test_without_a_name_the_source_counts_that_knows_most(gpus, monkeypatch):
 
     def load(kind, name):
         asked.append(name)
-        samples = tuple(GpuSample(index=n, taken=9990, utilisation=50.0) for n in known[name])
+        samples = tuple(GpuSample(index=n, taken=9990, utilization=50.0) for n in known[name])
         return lambda: SimpleNamespace(read=lambda nodes, seconds: {"c1": samples})
 
     monkeypatch.setattr("slurmkit_accounting.reports.idle.load_plugin", load)
@@ -598,7 +598,7 @@ def test_a_blank_is_neither_busy_nor_idle(gpus, monkeypatch):
     """Sources write numbers such as 2619 % where the driver does not know."""
     seen = {0: (0.0, 2619.0, 0.0), 1: (2619.0, -1.0, 4294967295.0)}
     samples = tuple(
-        GpuSample(index=index, taken=at, utilisation=use)
+        GpuSample(index=index, taken=at, utilization=use)
         for index, uses in seen.items()
         for at, use in zip((8000, 9000, 9990), uses, strict=True)
     )
@@ -643,7 +643,7 @@ def test_a_shared_gpu_of_which_slurm_hides_a_job_is_nobodys(monkeypatch, used, a
 def test_without_a_source_it_is_unknown_what_gpus_do(gpus):
     found = idle_report(FakeSlurm({}), None, IdleBound(5, 1800), now=10_000)
     assert {row["idle"] for row in found.rows} == {None}
-    assert any(note.startswith("GPU utilisation is unknown") for note in found.meta.notes)
+    assert any(note.startswith("GPU utilization is unknown") for note in found.meta.notes)
     with pytest.raises(BadInput, match="no plugin 'dcgm'"):
         idle_report(FakeSlurm({}), "dcgm", IdleBound(5, 1800))
 
