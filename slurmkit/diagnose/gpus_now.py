@@ -15,13 +15,12 @@ from slurmkit.diagnose.model import RunningFact, RunningFinding
 from slurmkit.diagnose.probe import DriverGpu, ProbedNode
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import format_seconds, join_names
-from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample, plausible_percent
+from slurmkit.state.gpu_metrics import IDLE_BELOW, GpuMetrics, GpuSample, plausible_percent
 
 _DRIVER = "NVIDIA's driver"
 _PROMETHEUS = "prometheus"
 _SECONDS = 900  # that samples look back
 _OLD = 300  # seconds; an older sample is not the present
-_IDLE = 1  # percent; at most so much is idle
 _IDLE_SECONDS = 120  # for which a GPU must have been idle
 _BUSY = 30  # percent
 _FULL = 0.97  # of a GPU's memory
@@ -256,7 +255,7 @@ def _degrees(gpu: HeldGpu) -> str:
 
 def _is_idle(gpu: HeldGpu) -> bool:
     """Return whether a GPU did nothing for so long that it is no pause between two steps."""
-    if gpu.busiest is None or gpu.busiest > _IDLE or gpu.since is None:
+    if gpu.busiest is None or gpu.busiest >= IDLE_BELOW or gpu.since is None:
         return False
     return gpu.taken - gpu.since >= _IDLE_SECONDS
 

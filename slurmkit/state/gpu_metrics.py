@@ -20,6 +20,12 @@ THROTTLE_REASONS = {
 """What holds a GPU's clocks back, by the bits of NVML and DCGM (nvmlClocksEventReasons)."""
 
 
+IDLE_BELOW = 1.0
+"""A GPU is idle over a time if each sample of its utilization is below this, percent."""
+MOST_WATTS = 5000.0
+"""What one GPU can draw; more is a wrong measurement."""
+
+
 class NoSamples(SlurmkitError):
     """A source answered, but it has nothing about any of the nodes."""
 
@@ -50,7 +56,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plausible_percent(value: float | None) -> float | None:
-    """Return a utilization from 0 to 100; None for the blanks that drivers write for unknown."""
+    """Return a utilization from 0 to 100; None for anything else, as drivers write for unknown."""
     return value if value is not None and 0 <= value <= 100 else None
 
 

@@ -199,10 +199,10 @@ def _wandering(number: int, chance: random.Random) -> GpuUse:
     use = GpuUse(
         cluster_id=1, job=number, start=0, node="node0001", gpu=name, source="exporter", interval=30
     )
-    busy = 0.5
+    busy = 50.0
     for at in range(30, 7200, 30):
-        busy = min(max(busy + chance.uniform(-0.1, 0.1), 0), 1)
-        watts = 80 + 400 * busy
+        busy = min(max(busy + chance.uniform(-10, 10), 0), 100)
+        watts = 80 + 4 * busy
         memory = 40_000 + chance.randrange(2000)
         use.add(
             GpuReading(
@@ -250,7 +250,7 @@ _USES = (
     " percentile_95, memory_mib, memory_total_mib, counted_joules, counted_seconds, ends_joules,"
     " ends_seconds, power_seconds)"
     " SELECT 1, job_id_raw, start, id, 'c1', 'GPU-' || id, 'GPU-' || id, '', '', 'exporter', false,"
-    " 30, 80, 2400, 80, 2400, (id % 100) / 100.0 * 80, CASE WHEN id % 100 = 0 THEN 80 ELSE 0 END,"
+    " 30, 80, 2400, 80, 2400, (id % 100) * 80.0, CASE WHEN id % 100 = 0 THEN 80 ELSE 0 END,"
     " id % 100, id % 80000, 81920, 720000, 2400, 0, 0, 0 FROM runs"
 )
 

@@ -87,7 +87,7 @@ class Sample(NamedTuple):
 
     Attributes:
         at: epoch seconds that the sample has.
-        use: utilization, 0 to 1.
+        use: utilization, percent.
         joules: the counter of its energy.
         begun: the exporter was asked not before this; `answered`: and not after this.
     """
@@ -202,7 +202,8 @@ def scraped(lab: Lab, record: dict[str, Any], gpu: dict[str, Any]) -> list[Sampl
     use, watts, joules = (values(f"slurmkit_gpu_{name}", labels) for name in names)
     took = values("scrape_duration_seconds", f'instance="{gpu["node"]}:332"')
     return [
-        Sample(at, use[at], watts.get(at), joules.get(at), at, at + took[at]) for at in sorted(use)
+        Sample(at, 100 * share, watts.get(at), joules.get(at), at, at + took[at])
+        for at, share in sorted(use.items())
     ]
 
 
@@ -223,7 +224,7 @@ def assert_is_what_was_sampled(
     covered = sum(min(interval, after - before) for before, after in pairwise(times))
     assert gpu["samples"] == len(samples)
     assert gpu["utilization"] == pytest.approx(mean, rel=0.01)
-    assert gpu["at_zero"] == pytest.approx(sum(not each.use for each in samples) / len(samples))
+    assert gpu["idle_share"] == pytest.approx(sum(each.use < 1 for each in samples) / len(samples))
     assert gpu["covered"] == pytest.approx(min(covered / (end - start), 1), rel=0.01)
     if gpu["mig"]:  # the counter is of the whole GPU
         assert gpu["joules"] is None
@@ -276,10 +277,10 @@ def assert_one_is_busy(
     """
     assert len(record["gpus"]) == 2, record
     idle, busy = sorted(record["gpus"], key=lambda gpu: gpu["utilization"])
-    assert busy["percentile_95"] == pytest.approx(0.8)
+    assert busy["percentile_95"] == 80
     assert busy["memory_mib"] == 2048
     assert idle["utilization"] == 0
-    assert idle["at_zero"] == 1
+    assert idle["idle_share"] == 1
     samples_of = {"exporters": stored, "prometheus": scraped}[source]
     for gpu in (idle, busy):
         samples = samples_of(lab, record, gpu)
@@ -288,7 +289,7 @@ def assert_one_is_busy(
             assert_is_what_the_driver_counted(lab, gpu, samples)
     uses = [sample.use for sample in samples]  # of the busy one
     playing = next(at for at, use in enumerate(uses) if use)
-    assert set(uses[playing:]) == {0.8}
+    assert set(uses[playing:]) == {80}
     return idle, busy
 
 
@@ -354,7 +355,7 @@ def test_one_sees_which_gpu_of_a_job_is_idle(lab: Lab, jobs: dict[str, str]) -> 
     record = record_of(lambda job: show_gpus(lab, job), job)
     use = max(gpu["utilization"] for gpu in record["gpus"])
     shown = lab.run("slurmkit", "job", job, "--gpus").stdout
-    assert len(re.findall(rf"^c2 .* {100 * use:.0f} % ", shown, re.MULTILINE)) == 1, shown
+    assert len(re.findall(rf"^c2 .* {use:.0f} % ", shown, re.MULTILINE)) == 1, shown
     assert len(re.findall(r"^c2 .* idle$", shown, re.MULTILINE)) == 1, shown
 
 
@@ -367,7 +368,7 @@ def test_gpus_on_a_node_where_a_job_runs_no_step_are_measured(lab: Lab, play: Pl
     wait_for_samples(lab, job, wait_for_samples(lab, job, 0) + 5)
     end(lab, job)
     gpus = record_of(lambda job: show_gpus(lab, job), job)["gpus"]
-    assert [gpu["at_zero"] for gpu in gpus if gpu["node"] == "c2"] == [1]
+    assert [gpu["idle_share"] for gpu in gpus if gpu["node"] == "c2"] == [1]
 
 
 def test_a_service_that_was_away_misses_only_its_own_time(lab: Lab, play: Play) -> None:

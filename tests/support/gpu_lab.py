@@ -150,7 +150,7 @@ def steady(
     start: int,
     seconds: int,
     *,
-    busy: float | None = 0.8,
+    busy: float | None = 80,
     watts: float | None = 300,
     every: int = 30,
 ) -> list[GpuReading]:

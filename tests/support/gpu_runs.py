@@ -32,8 +32,8 @@ def gpu(node: str, index: int, use: Callable[[int], float | None], **other: Any)
         for at, percent in enumerate(percents)
     )
     given: dict[str, Any] = {
-        "utilization": sum(known) / len(known) / 100, "percentile_95": 0.95,
-        "at_zero": known.count(0.0) / len(known), "idle": not any(known),
+        "utilization": sum(known) / len(known), "percentile_95": 95,
+        "idle_share": known.count(0.0) / len(known), "idle": not any(known),
         "memory_mib": 44080, "memory_total_mib": 81920, "joules": 2_160_000.0,
         "energy_by": "counter", "covered": len(known) / POINTS, "last": NOW - 12,
         "points": points, "step": STEP,

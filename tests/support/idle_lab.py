@@ -45,7 +45,7 @@ class History(NamedTuple):
         for number, use in enumerate(uses):
             for at, percent in islice(self.of_gpu(number), first, last + 1):
                 if since < at <= until and percent is not None:
-                    use.add(GpuReading(at=at, utilization=percent / 100))
+                    use.add(GpuReading(at=at, utilization=percent))
         return uses
 
     def _use(self, number: int) -> GpuUse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import msgspec
 from fairshare_lines import FACTORS, SHARES
 from fake_gpus import Recorded
@@ -40,9 +42,11 @@ HOURS = [int(NOW) // 3600 * 3600 - (24 - at) * 3600 for at in range(1, 24)]
 
 def gpu_now(job_id: str, node: str, index: int, *recent: float | None, age: float = 12.0) -> GpuNow:
     """A GPU of a running job with these percents, one for each minute."""
+    idle = [*takewhile(lambda percent: percent is not None and percent < 1, reversed(recent))]
     return GpuNow(
         cluster="lab", job_id=job_id, node=node, index=index, age=age, utilization=recent[-1],
         memory_mib=20480, memory_total_mib=81920, watts=310.0, recent=recent,
+        idle_seconds=60 * len(idle) if idle else None,
     )  # fmt: skip
 
 

@@ -18,9 +18,9 @@ from slurmkit_accounting.cli.array_ids import to_slurm_ids
 
 SCHEMA = "slurmkit.job.gpus/1"
 _WIDTH = 24  # columns of a curve
-_HEADER = ("NODE", "GPU", "USE", "P95", "AT_0", "MEMORY", "ENERGY", "MEASURED", "CURVE", "NOTE")
+_HEADER = ("NODE", "GPU", "USE", "P95", "IDLE", "MEMORY", "ENERGY", "MEASURED", "CURVE", "NOTE")
 _KWH = 3_600_000
-_FIT = Fit(("NODE", "NOTE"), (), least=("ENERGY", "P95", "AT_0", "CURVE"))
+_FIT = Fit(("NODE", "NOTE"), (), least=("ENERGY", "P95", "IDLE", "CURVE"))
 
 
 def print_job_gpus(job_ids: Sequence[str], as_json: JsonOutput | None) -> None:
@@ -56,7 +56,7 @@ def _print_run(run: read.GpuUseOfRun) -> None:
     if run.gpus:
         rows = [_row(gpu) for gpu in run.gpus]
         print_table(
-            _HEADER, rows, right=("GPU", "USE", "P95", "AT_0", "ENERGY", "MEASURED"), paint=_paint,
+            _HEADER, rows, right=("GPU", "USE", "P95", "IDLE", "ENERGY", "MEASURED"), paint=_paint,
             fit=_FIT,
         )  # fmt: skip
     for note in _notes(run):
@@ -84,17 +84,21 @@ def _row(gpu: read.GpuUseOfGpu) -> tuple[str, ...]:
         gpu.gpu if gpu.index is None else str(gpu.index),
         _percent(gpu.utilization),
         _percent(gpu.percentile_95),
-        _percent(gpu.at_zero),
+        _share(gpu.idle_share),
         format_memory_use(gpu.memory_mib, gpu.memory_total_mib),
         _energy(gpu),
-        f"{_percent(gpu.covered)}{'' if gpu.is_covered else ' !'}",
+        f"{_share(gpu.covered)}{'' if gpu.is_covered else ' !'}",
         sparkline([point.utilization for point in gpu.points]),
         "idle" if gpu.idle else "shared" if gpu.shared else "",
     )
 
 
-def _percent(share: float | None) -> str:
-    return "?" if share is None else f"{100 * share:.0f} %"
+def _percent(percent: float | None) -> str:
+    return "?" if percent is None else f"{percent:.0f} %"
+
+
+def _share(share: float | None) -> str:
+    return _percent(None if share is None else 100 * share)
 
 
 def _energy(gpu: read.GpuUseOfGpu) -> str:

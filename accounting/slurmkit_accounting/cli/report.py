@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.cli import db_option
 from slurmkit_accounting.cli.report_options import (
     Command,
@@ -312,8 +313,8 @@ def explain_command(
     " knows most of them]",
 )
 @click.option(
-    "--below", type=click.FloatRange(0, 100), default=5.0, metavar="PERCENT",
-    help="A GPU is idle if its utilization stays below this.  [default: 5]",
+    "--below", type=click.FloatRange(0, 100), default=IDLE_BELOW, metavar="PERCENT",
+    help=f"A GPU is idle if its utilization stays below this.  [default: {IDLE_BELOW:g}]",
 )  # fmt: skip
 @click.option(
     "--minutes", type=click.IntRange(1), default=30,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from slurmkit.errors import NoSuchJob, Refused
 from slurmkit.formats.tres import gpu_count
 from slurmkit.slurm.commands import SlurmCommands
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit.state.gpumap import GpuClaim, check_claims, read_claims_one_by_one
 from slurmkit.state.gres import HoldingJob, read_holding_jobs
 from slurmkit.state.nodes import NODES_COMMAND, parse_nodes
 from slurmkit_accounting.gpu_use.exporters import most_gpus
 from slurmkit_accounting.gpu_use.samples import JobReading, NodeAnswer, parse_job
-from slurmkit_accounting.gpu_use.summaries import IDLE_BELOW
 
 _MOST_JOBS = 20  # that scontrol is asked about in a round: slurmctld never holds so few back
 
@@ -187,7 +187,7 @@ def _disagrees(page: NodeAnswer, now: NodeHolders) -> bool:
     Then the exporter's indices are not Slurm's, e.g. after a mistake in its `--gpu-map`. So they
     are if a GPU is at work that nobody holds.
     """
-    if any((of.utilization or 0) > IDLE_BELOW and gpu.index not in now.claimed
+    if any((of.utilization or 0) >= IDLE_BELOW and gpu.index not in now.claimed
            for gpu, of in page.without_job):  # fmt: skip
         return True
     there = {run.job for run in now.runs}

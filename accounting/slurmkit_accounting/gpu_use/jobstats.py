@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, select
 
-from slurmkit_accounting.gpu_use.samples import GpuName, plausible_mib, plausible_share
+from slurmkit.state.gpu_metrics import IDLE_BELOW, plausible_percent
+from slurmkit_accounting.gpu_use.samples import GpuName, plausible_mib
 from slurmkit_accounting.gpu_use.store import load_uses, store_uses
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.bulk_write import in_values
@@ -42,7 +43,7 @@ class GpuSummary(NamedTuple):
 
     Attributes:
         gpu: minor number, or a UUID.
-        utilization: mean, 0 to 1.
+        utilization: mean, percent.
     """
 
     node: str
@@ -83,11 +84,10 @@ def _parse_node(node: str, values: Mapping[str, Any]) -> Iterator[GpuSummary]:
     for gpu in names:
         if not _GPU.fullmatch(gpu):
             continue
-        percent = _number(percents.get(gpu))
         summary = GpuSummary(
             node,
             gpu,
-            plausible_share(None if percent is None else percent / 100),
+            plausible_percent(_number(percents.get(gpu))),
             plausible_mib(_number(used.get(gpu))),
             plausible_mib(_number(total.get(gpu))),
         )
@@ -165,6 +165,7 @@ def _use_of(cluster: int, job: int, start: int, end: int, summary: GpuSummary) -
         interval=0,
         covered=seconds,
         measured_samples=0 if mean is None else 1,
+        idle_samples=0 if mean is None else int(mean < IDLE_BELOW),
         measured_seconds=0.0 if mean is None else seconds,
         utilization_sum=mean or 0.0,
         memory_mib=summary.memory_mib,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.gpu_use.recent import (
     SAMPLE_FIELDS,
     RecentSample,
@@ -33,6 +34,8 @@ class UseLately(NamedTuple):
         last: the newest sample.
         since: epoch seconds from which on no sample of utilization is missing.
         busiest: the largest utilization, percent.
+        idle_since: epoch seconds from which on the GPU is idle and no sample is missing; None if
+            it is not, or if no sample is known.
         recent: at most `MOST_RECENT` whole percents, oldest first: the mean of each `step` seconds
             up to the newest sample.
     """
@@ -40,6 +43,7 @@ class UseLately(NamedTuple):
     last: RecentSample
     since: float | None
     busiest: float | None
+    idle_since: float | None
     recent: tuple[int | None, ...]
 
 
@@ -90,18 +94,20 @@ def load_latest(
     )
     samples = _unpack(parts, ids)
     gpu, at, percent, last_at, last = samples
-    since, busiest = _since_and_busiest(gpu, at, percent, interval)
+    judged = _judge_samples(gpu, at, percent, interval)
     recent = _recent(gpu, at, percent, last_at, np.minimum(interval, step), step)
 
     there = np.flatnonzero(~np.isnan(last_at)).tolist()
     return {
         int(ids[place]): UseLately(
             unpack_sample(float(last_at[place]), last[place].item()),
-            since.get(place),
-            busiest.get(place),
+            since,
+            busiest,
+            idle_since,
             recent.get(place, ()),
         )
         for place in there
+        for since, busiest, idle_since in [judged.get(place, (None, None, None))]
     }
 
 
@@ -125,7 +131,7 @@ def _unpack(parts: Iterable[Sequence[Any]], ids: Any) -> _Samples:
         known = np.flatnonzero(ours & ~np.isnan(rows["utilization"]))
         gpus.append(gpu[known])
         times.append(at[known])
-        percents.append(rows["utilization"][known] * 100)
+        percents.append(rows["utilization"][known])
     gpu = np.concatenate(gpus)
     order = np.argsort(gpu, kind="stable")
     columns = np.concatenate(times)[order], np.concatenate(percents)[order]
@@ -142,20 +148,33 @@ def _lasts(gpu: Any) -> Any:
     return np.append(_firsts(gpu)[1:], len(gpu)) - 1
 
 
-def _since_and_busiest(
+def _judge_samples(
     gpu: Any, at: Any, percent: Any, interval: Any
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Return `since` and `busiest` of `UseLately`, by GPU."""
+) -> dict[int, tuple[float, float, float | None]]:
+    """Return `since`, `busiest` and `idle_since` of `UseLately`, by GPU."""
     if not len(gpu):
-        return {}, {}
+        return {}
     firsts = _firsts(gpu)
     after_gap = np.diff(at, prepend=-np.inf) > _GAP * interval[gpu]
     after_gap[firsts] = True
     begins = np.flatnonzero(after_gap)
     begins = begins[_lasts(gpu[begins])]  # the last gap of each GPU
-    gpus = gpu[firsts].tolist()
-    most = np.maximum.reduceat(percent, firsts).tolist()
-    return dict(zip(gpus, at[begins].tolist(), strict=True)), dict(zip(gpus, most, strict=True))
+    most = np.maximum.reduceat(percent, firsts)
+    places = np.arange(len(gpu))
+    busy = np.maximum.reduceat(np.where(percent >= IDLE_BELOW, places, -1), firsts)
+    idle = np.maximum(begins, busy + 1)  # the first sample after the last busy one
+    is_idle = idle <= _lasts(gpu)
+    idle_since = np.where(is_idle, at[np.minimum(idle, len(at) - 1)], np.nan)
+    return {
+        number: (since, busiest, None if np.isnan(idle_at) else idle_at)
+        for number, since, busiest, idle_at in zip(
+            gpu[firsts].tolist(),
+            at[begins].tolist(),
+            most.tolist(),
+            idle_since.tolist(),
+            strict=True,
+        )
+    }
 
 
 def _recent(

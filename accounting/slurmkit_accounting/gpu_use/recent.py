@@ -21,8 +21,8 @@ from slurmkit_accounting.ledger.schema.gpu_use import gpu_samples
 
 KEPT_SECONDS = 3600
 _COLUMNS = ("cluster_id", "taken", "node", "at", "samples")
-# Row id of the summary, utilization, watts, joules (NaN: unknown), memory in use and in all (MiB;
-# -1: unknown), whether other jobs held the GPU too.
+# Row id of the summary, utilization (percent), watts, joules (NaN: unknown), memory in use and in
+# all (MiB; -1: unknown), whether other jobs held the GPU too.
 SAMPLE_FIELDS = (
     ("use_id", "q"), ("utilization", "d"), ("watts", "d"), ("joules", "d"), ("memory", "i"),
     ("memory_total", "i"), ("shared", "?"),
@@ -153,10 +153,10 @@ def _pack(sample: RecentSample) -> bytes:
 
 def unpack_sample(at: float, fields: tuple[Any, ...]) -> RecentSample:
     """Return a sample, given the values of `SAMPLE_FIELDS`."""
-    number, share, watts, joules, memory, total, shared = fields
+    number, percent, watts, joules, memory, total, shared = fields
     reading = GpuReading(
         at=at,
-        utilization=_known(share),
+        utilization=_known(percent),
         memory_mib=None if memory < 0 else memory,
         memory_total_mib=None if total < 0 else total,
         watts=_known(watts),

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from slurmkit.state.gpu_metrics import GpuSample
+from slurmkit.state.gpu_metrics import MOST_WATTS, GpuSample, plausible_percent
 
 PREFIX = "slurmkit_gpu_"
 PARTS = ("gres/shard", "gres/mps")  # TRES of parts of a GPU, as Slurm's accounting names them
-MOST_WATTS = 5000.0  # of one GPU; more is a wrong measurement
 _MOST_MIB = 2**24
 _MIB = 2**20
 _MOST_GPUS = 1024  # GPUs and MIG instances of one node
@@ -62,7 +61,7 @@ class GpuReading(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         at: epoch seconds, by the clock of the reader.
-        utilization: share of the time in which a kernel ran, 0 to 1.
+        utilization: percent of the time in which a kernel ran.
         memory_mib: memory in use.
         memory_total_mib: memory of the GPU.
         watts: power drawn.
@@ -111,9 +110,9 @@ class NodeAnswer(NamedTuple):
     nodes: frozenset[str] = frozenset()
 
 
-def plausible_share(value: float | None) -> float | None:
-    """Return a share from 0 to 1; None for anything else."""
-    return value if value is not None and 0 <= value <= 1 else None
+def _percent(ratio: float | None) -> float | None:
+    """Return a ratio of a page as percent; None for what is not from 0 to 1."""
+    return None if ratio is None else plausible_percent(round(ratio * 100, 4))
 
 
 def plausible_watts(value: float | None) -> float | None:
@@ -140,10 +139,9 @@ def plausible_counter(value: float | None) -> float | None:
 
 def read_sample(sample: GpuSample) -> GpuReading:
     """Return the sample of a site's metrics as a reading."""
-    percent = sample.utilization
     return GpuReading(
         at=sample.taken,
-        utilization=plausible_share(None if percent is None else percent / 100),
+        utilization=plausible_percent(sample.utilization),
         memory_mib=plausible_memory(sample.memory_used),
         memory_total_mib=plausible_memory(sample.memory_total),
         watts=plausible_watts(sample.watts),
@@ -219,7 +217,7 @@ class _GpuValues:
     def whole(self, at: float) -> GpuReading:
         return GpuReading(
             at=at,
-            utilization=plausible_share(self.own.get("utilization_ratio")),
+            utilization=_percent(self.own.get("utilization_ratio")),
             memory_mib=plausible_mib(self.own.get("memory_used_bytes")),
             memory_total_mib=plausible_mib(self.own.get("memory_total_bytes")),
             watts=plausible_watts(self.own.get("power_watts")),
@@ -241,7 +239,7 @@ class _GpuValues:
 def _shared_reading(of_job: Mapping[str, float | None], at: float, total: int | None) -> GpuReading:
     return GpuReading(
         at=at,
-        utilization=plausible_share(of_job.get("job_utilization_ratio")),
+        utilization=_percent(of_job.get("job_utilization_ratio")),
         memory_mib=plausible_mib(of_job.get("job_memory_used_bytes")),
         memory_total_mib=total,
     )

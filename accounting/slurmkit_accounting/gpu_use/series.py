@@ -43,6 +43,13 @@ class CurvePoint(msgspec.Struct, frozen=True, gc=False):
     memory_mib: int | None
     watts: int | None
 
+    def may_be_busy(self, below: float) -> bool:
+        """Return whether one of its samples may be at `below` percent or more.
+
+        That is so if the sample is, that has all the utilization of the point.
+        """
+        return self.utilization is not None and self.utilization * max(self.samples, 1) >= below
+
 
 class Curve:
     """A curve that grows with each sample; with 300 points it takes some 10 KB of memory.
@@ -74,7 +81,7 @@ class Curve:
             self._extend(missing)
         self._samples[place] += 1
         if reading.utilization is not None:
-            self._utilization[place] += reading.utilization * 1000
+            self._utilization[place] += reading.utilization * 10
             self._utilization_known[place] += 1
         if reading.watts is not None:
             self._watts[place] += reading.watts
@@ -90,7 +97,8 @@ class Curve:
             yield CurvePoint(
                 at=self.begin + place * self.step,
                 samples=samples,
-                utilization=self._utilization[place] / known / 10 if known else None,
+                # As it is stored; else a point is judged otherwise once it was stored.
+                utilization=round(self._utilization[place] / known) / 10 if known else None,
                 memory_mib=memory if memory >= 0 else None,
                 watts=round(self._watts[place] / watts) if watts else None,
             )

@@ -12,7 +12,6 @@ from slurmkit_accounting.gpu_use.recent import add_samples
 from slurmkit_accounting.gpu_use.samples import GpuName
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.summaries import (
-    IDLE_BELOW,
     GpuUse,
     source_weight,
     unpack_bins,
@@ -54,12 +53,12 @@ class MeasuredGpus(NamedTuple):
 
     Attributes:
         measured_seconds: GPU-seconds that samples of utilization cover.
-        mean: mean utilization in that time, 0 to 1.
+        mean: mean utilization in that time, percent.
         joules: energy of the GPUs.
         energy_seconds: GPU-seconds that the energy covers.
         memory_mib: most memory in use on any GPU; None if unknown.
         gpus: number of GPUs.
-        idle_seconds: GPU-seconds of `measured_seconds` on GPUs that did nothing.
+        idle_seconds: GPU-seconds of `measured_seconds` in which GPUs were idle.
     """
 
     measured_seconds: float
@@ -335,7 +334,8 @@ def _sums_by_source(connection: Connection, run_ids: Collection[int]) -> Any:
     counted = gpu_use.c.counted_joules.is_not(None)
     known = gpu_use.c.counted_seconds + gpu_use.c.ends_seconds
     seconds = case((counted, known), else_=gpu_use.c.power_seconds)
-    mean = gpu_use.c.utilization_sum / func.nullif(gpu_use.c.measured_samples, 0)
+    samples = func.nullif(gpu_use.c.measured_samples, 0)
+    mean = gpu_use.c.utilization_sum / samples
     return (
         select(
             gpu_use.c.run_id,
@@ -347,7 +347,9 @@ def _sums_by_source(connection: Connection, run_ids: Collection[int]) -> Any:
             func.sum(case((joules.is_not(None), seconds), else_=0)),
             func.max(gpu_use.c.memory_mib),
             func.count(distinct(gpu_use.c.node.concat("/").concat(gpu_use.c.gpu))),
-            func.sum(case((mean < IDLE_BELOW, gpu_use.c.measured_seconds), else_=0)),
+            func.coalesce(
+                func.sum(gpu_use.c.measured_seconds * gpu_use.c.idle_samples / samples), 0.0
+            ),
         )
         .where(in_values(connection, gpu_use.c.run_id, run_ids))
         .group_by(gpu_use.c.run_id, gpu_use.c.source)
@@ -362,7 +364,7 @@ def _join_sources(sources: Sequence[_OfSource]) -> MeasuredGpus:
     covered, used = best.measured_seconds, best.used_seconds or 0.0
     return MeasuredGpus(
         measured_seconds=covered,
-        mean=min(used / covered, 1.0) if covered else 0.0,
+        mean=min(used / covered, 100.0) if covered else 0.0,
         joules=energy.joules or 0.0,
         energy_seconds=energy.energy_seconds,
         memory_mib=best.memory_mib,

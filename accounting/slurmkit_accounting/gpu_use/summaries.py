@@ -13,15 +13,14 @@ from array import array
 
 import msgspec
 
-from slurmkit_accounting.gpu_use.samples import MOST_WATTS, GpuName, GpuReading
+from slurmkit.state.gpu_metrics import IDLE_BELOW, MOST_WATTS
+from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
 from slurmkit_accounting.gpu_use.series import Curve
 
 _BINS = 101
 _PERCENTILE = 0.95
 _SLACK = 100.0  # joules; a counter that moves in steps may be ahead of the power
 
-IDLE_BELOW = 0.01
-"""A GPU is idle if its mean utilization is below 1 %."""
 LEAST_COVERED = 0.5
 """A run of which less was measured is marked wherever its use is shown."""
 PROMETHEUS = "prometheus"
@@ -49,8 +48,8 @@ class GpuUse(msgspec.Struct, kw_only=True):
         covered: seconds of the run that they cover.
         measured_samples: number of samples with a known utilization.
         measured_seconds: seconds that those cover.
-        utilization_sum: sum of the utilizations, each 0 to 1.
-        idle_samples: number of samples with a utilization that rounds to 0 %.
+        utilization_sum: sum of the utilizations, each in percent.
+        idle_samples: number of samples below `IDLE_BELOW`.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         counted_joules: energy by the GPU's counter; None without a counter.
@@ -102,7 +101,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
 
     @property
     def mean(self) -> float | None:
-        """Mean utilization, 0 to 1."""
+        """Mean utilization, percent."""
         return self.utilization_sum / self.measured_samples if self.measured_samples else None
 
     @property
@@ -117,8 +116,13 @@ class GpuUse(msgspec.Struct, kw_only=True):
 
     @property
     def idle_share(self) -> float | None:
-        """Share of the samples at 0 %; None also where only a mean is known."""
+        """Share of the samples that are idle; None also where only a mean is known."""
         return self.idle_samples / self.measured_samples if any(self.bins) else None
+
+    @property
+    def is_idle(self) -> bool | None:
+        """Whether it was idle in all samples of the run; None without a sample."""
+        return self.idle_samples == self.measured_samples if self.measured_samples else None
 
     @property
     def joules(self) -> float | None:
@@ -160,12 +164,11 @@ class GpuUse(msgspec.Struct, kw_only=True):
         self.first = reading.at if self.first is None else self.first
         self.last, self.last_watts = reading.at, reading.watts
         if reading.utilization is not None:
-            percent = min(max(round(reading.utilization * 100), 0), _BINS - 1)
             self.measured_samples += 1
             self.measured_seconds += seconds
             self.utilization_sum += reading.utilization
-            self.bins[percent] += 1
-            self.idle_samples += percent == 0
+            self.bins[round(reading.utilization)] += 1
+            self.idle_samples += reading.utilization < IDLE_BELOW
         self.memory_mib = _larger(self.memory_mib, reading.memory_mib)
         self.memory_total_mib = reading.memory_total_mib or self.memory_total_mib
         self._add_energy(reading, seconds)

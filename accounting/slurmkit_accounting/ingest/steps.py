@@ -205,7 +205,7 @@ def _prefer_samples(
         return steps_use
     changed = {}
     if sampled.measured_seconds >= LEAST_COVERED * gpu_seconds > 0:
-        changed["gpu_used_permille"] = min(round(sampled.mean * _ALL), _ALL)
+        changed["gpu_used_permille"] = min(round(sampled.mean * 10), _ALL)
         whole = max(gpu_seconds / sampled.measured_seconds, 1.0)
         changed["gpu_idle_seconds"] = round(sampled.idle_seconds * whole)
     if sampled.energy_seconds >= LEAST_COVERED * gpu_seconds > 0:

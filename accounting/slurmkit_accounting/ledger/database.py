@@ -352,7 +352,7 @@ def recreate_schema(connection: Connection, revision: str) -> None:
 
     Args:
         connection: to an empty ledger.
-        revision: the older schema, for example `0017`.
+        revision: the older schema, for example `0018`.
 
     Raises:
         LedgerError: when there is no such schema.

@@ -28,6 +28,7 @@ _MORE = (
     "job_id_raw", "time_limit", "gpu_mem_peak_mib", "gpu_idle_seconds",
 )  # fmt: skip
 _HELD = UsageRun._fields[:-1]
+_IDLE_SHOWN = 0.05  # share of the GPUs' time; less is not said
 _TOO_LITTLE = frozenset(("TIMEOUT", "OUT_OF_MEMORY"))  # a run that needed more than it asked for
 
 
@@ -201,10 +202,8 @@ def _gpu_more(shape: HeldResources, use: ResourceUse) -> str:
     words = f", at most {format_mib(use.most_gpu_mem)} on one" if use.gpu_mem_known else ""
     if not (use.idle_known and use.idle and use.gpu_seconds):
         return words
-    idle = use.idle / use.gpu_seconds
-    if use.jobs == 1 and shape.gpus > 1 and 1 <= round(idle) <= shape.gpus:
-        return f"{words}; {round(idle)} of {shape.gpus} did nothing"
-    return words
+    idle = use.idle / (use.gpu_seconds * shape.gpus)
+    return f"{words}; idle for {idle:.0%} of the time" if idle >= _IDLE_SHOWN else words
 
 
 def _count(number: int, noun: str) -> str:

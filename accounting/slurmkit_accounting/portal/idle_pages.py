@@ -7,6 +7,7 @@ from typing import NamedTuple
 from flask import Blueprint, g, render_template
 from sqlalchemy import select, text
 
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.schema.runs import OPEN, runs
 from slurmkit_accounting.portal.context import lines_about, reader
@@ -14,7 +15,7 @@ from slurmkit_accounting.portal.run_pages import note_rows
 from slurmkit_accounting.reports.gpu_use_now import GpuUseNow
 
 pages = Blueprint("idle", __name__)
-_SECONDS, _PERCENT = 1800, 5  # as in `report idle`, if nothing else is asked
+_SECONDS = 1800  # as in `report idle`, if nothing else is asked
 _MOST_ROWS = 500
 
 
@@ -40,7 +41,7 @@ def page() -> str:
         idle=sum(one.idle is True for one in gpus),
         unknown=sum(one.idle is None for one in gpus),
         number=len(gpus),
-        percent=_PERCENT,
+        percent=IDLE_BELOW,
         minutes=_SECONDS // 60,
         about=lines_about(
             f"window: the last {_SECONDS // 60} minutes",
@@ -54,7 +55,7 @@ def _is_idle(gpu: GpuUseNow) -> bool | None:
     """Return whether a GPU stayed below the bound; None if it was not measured all the time."""
     if gpu.busiest is None:
         return None
-    if gpu.busiest >= _PERCENT:
+    if gpu.busiest >= IDLE_BELOW:
         return False
     measured = None if gpu.since is None else gpu.last - gpu.since
     return True if measured is not None and measured + gpu.age >= _SECONDS * 0.95 else None

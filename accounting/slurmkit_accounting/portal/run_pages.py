@@ -195,4 +195,4 @@ def _curve(gpu: GpuUseOfGpu, times: Sequence[int]) -> Series:
 
 
 def _least_used(gpu: GpuUseOfGpu) -> tuple[float, str, int]:
-    return (gpu.utilization if gpu.utilization is not None else 2.0, gpu.node, gpu.index or 0)
+    return (gpu.utilization if gpu.utilization is not None else 101.0, gpu.node, gpu.index or 0)

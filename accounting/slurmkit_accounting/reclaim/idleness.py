@@ -101,8 +101,8 @@ class GpuIdleCurve:
 
     Args:
         use: the GPU's summary, with its curve.
-        below: a sample with at least this utilization is busy, percent. A point is busy if all its
-            utilization in one sample would be.
+        below: a sample with at least this utilization is busy, percent; see
+            `CurvePoint.may_be_busy`.
     """
 
     def __init__(self, use: GpuUse, below: float) -> None:
@@ -114,9 +114,8 @@ class GpuIdleCurve:
             self.begin, self.step = use.curve.begin, use.curve.step
             last = -1
             for place, point in enumerate(use.curve.points()):
-                # As curves are stored; else a point is judged otherwise once it was stored.
-                percent = None if point.utilization is None else round(point.utilization * 10) / 10
-                if percent is not None and percent * max(point.samples, 1) >= below:
+                percent = point.utilization
+                if point.may_be_busy(below):
                     last = place
                 self._busy.append(last)
                 known.append(0 if percent is None else point.samples)

@@ -12,6 +12,7 @@ import msgspec
 
 from slurmkit.config.files import load_tables
 from slurmkit.errors import BadConfig
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.calendar import Zone
 
 Action = Literal["report", "mail", "requeue", "cancel"]
@@ -68,7 +69,7 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
     window: Literal["sliding", "first"] = "sliding"
     minutes: Minutes = 60
     skip_minutes: MinutesOrNone = 10
-    below: Percent = 1.0
+    below: Percent = IDLE_BELOW
     idle_share: IdleShare = 1.0
     covered: Covered = 0.8
     interactive_minutes: MinutesOrNone = 240

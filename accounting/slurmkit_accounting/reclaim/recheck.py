@@ -63,6 +63,6 @@ def _has_worked(
         for sample in samples
         if sample.use_id in nodes
         and sample.reading.utilization is not None
-        and 100 * sample.reading.utilization >= policy.below
+        and sample.reading.utilization >= policy.below
     }
     return job.gpus - len(worked) < needed_gpus(job, policy)

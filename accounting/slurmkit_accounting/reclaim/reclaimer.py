@@ -472,9 +472,9 @@ def _working_runs(
     working: Counter[tuple[int, int]] = Counter()
     ids = load_open_ids(connection, cluster, EXPORTER, {job for job, _ in chosen})
     for (job, start, _, _), use_id in ids.items():
-        share = latest.get(use_id)
-        if (job, start) in chosen and share is not None:
-            working[job, start] += 100 * share >= chosen[job, start][2].below
+        percent = latest.get(use_id)
+        if (job, start) in chosen and percent is not None:
+            working[job, start] += percent >= chosen[job, start][2].below
     return [
         run
         for run, count in working.items()

@@ -122,7 +122,7 @@ def _with_samples(ledger: Ledger, run: MeasuredRun, scope: Scope) -> MeasuredRun
 def _mean_use(run: GpuUseOfRun) -> float | None:
     known = [each.utilization for each in run.gpus if each.is_covered]
     uses = [use for use in known if use is not None]
-    return sum(uses) / len(uses) if len(uses) == run.held else None
+    return sum(uses) / len(uses) / 100 if len(uses) == run.held else None
 
 
 def _mean_watts(run: GpuUseOfRun) -> float | None:

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.gpu_use import gpu_use
 from slurmkit_accounting.ledger.schema.runs import runs
@@ -54,8 +55,8 @@ _DEFINITIONS = (
         " their memory"
     ),
     (
-        "gpu_hours_idle: on GPUs whose mean utilization in a run was below 1 %, of runs whose GPUs"
-        " were measured one by one"
+        f"gpu_hours_idle: the time in which a GPU's utilization was below {IDLE_BELOW:g} %, of runs"
+        " whose GPUs were measured one by one"
     ),
     (
         "gpu_hours_smaller: of the runs whose memory on each GPU, and"
@@ -103,7 +104,7 @@ class ResourceUse(msgspec.Struct):
         most_mem: highest peak memory of a run, MiB.
         most_gpu: highest GPU utilization of a run, 1/1000 of its GPUs.
         longest: longest run time, seconds.
-        idle: GPU-seconds on GPUs that did nothing.
+        idle: GPU-seconds in which GPUs were idle.
         idle_known: number of runs for which `idle` is known.
         most_gpu_mem: most memory in use on a GPU, MiB.
         gpu_mem_known: number of runs for which that is known.
@@ -235,14 +236,14 @@ def _panels(
     yield from used_panel("GPU-hours held and used", hours)
     if idle := _sum_by_name(rows, names, "gpu_hours_idle"):
         named = {name: idle[name] for name in list(idle)[:_MOST_NAMED]}
-        note = "Mean utilization below 1 %, of runs whose GPUs were measured one by one."
-        yield bars_panel("GPU-hours on GPUs that did nothing", "GPU-hours", named, note)
+        note = f"Utilization below {IDLE_BELOW:g} %, of runs whose GPUs were measured one by one."
+        yield bars_panel("GPU-hours in which GPUs did nothing", "GPU-hours", named, note)
 
 
 def _notes(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
     """Say who held GPUs that did nothing, and who could have had a smaller one."""
     if idle := _sum_by_name(rows, names, "gpu_hours_idle"):
-        yield f"GPU-hours on GPUs that did nothing: {_largest(idle)}"
+        yield f"GPU-hours in which GPUs did nothing: {_largest(idle)}"
     if smaller := _sum_by_name(rows, names, "gpu_hours_smaller"):
         yield f"GPU-hours of runs that GPUs with less memory would have held: {_largest(smaller)}"
 

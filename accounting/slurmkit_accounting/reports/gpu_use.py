@@ -12,12 +12,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from slurmkit.errors import BadInput
 from slurmkit_accounting.gpu_use.series import CurvePoint
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run, load_uses
-from slurmkit_accounting.gpu_use.summaries import (
-    IDLE_BELOW,
-    LEAST_COVERED,
-    GpuUse,
-    source_weight,
-)
+from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED, GpuUse, source_weight
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters, runs
 from slurmkit_accounting.reports.dimensions import Dimensions
@@ -42,10 +37,10 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         shared: whether other jobs held the GPU, too; then utilization and memory are the job's own.
         source: `exporter`, `prometheus`, `jobstats`; `prometheus_running`: Prometheus as it was
             asked while the run went on.
-        utilization: mean, 0 to 1.
-        percentile_95: 95th percentile of the utilization, 0 to 1, exact to 0.01.
-        at_zero: share of the samples at 0 %.
-        idle: whether the mean is below 1 %.
+        utilization: mean, percent.
+        percentile_95: 95th percentile of the utilization, whole percent.
+        idle_share: share of the samples below 1 %.
+        idle: whether all samples are.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         joules: energy that was measured.
@@ -55,8 +50,7 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         covered: share of the run that is covered by samples of utilization, 0 to 1. Mark what is
             below 0.5.
         last: epoch seconds of the last sample.
-        points: the curve, oldest first, at most 300 points; empty if it is not kept. `utilization`
-            of a point is in percent.
+        points: the curve, oldest first, at most 300 points; empty if it is not kept.
         step: seconds of one point; 0 without points.
     """
 
@@ -67,8 +61,8 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool
     source: str
     utilization: float | None
-    percentile_95: float | None
-    at_zero: float | None
+    percentile_95: int | None
+    idle_share: float | None
     idle: bool | None
     memory_mib: int | None
     memory_total_mib: int | None
@@ -210,7 +204,6 @@ def _weight(uses: Sequence[GpuUse]) -> tuple[float, bool]:
 
 
 def _gpu(use: GpuUse, run: Any, *, curves: bool) -> GpuUseOfGpu:
-    mean, percentile = use.mean, use.percentile_95
     until = use.last if run.end is None else float(run.end)
     curve = use.curve if curves else None
     return GpuUseOfGpu(
@@ -220,10 +213,10 @@ def _gpu(use: GpuUse, run: Any, *, curves: bool) -> GpuUseOfGpu:
         mig=use.gpu.mig,
         shared=use.shared,
         source=use.source,
-        utilization=mean,
-        percentile_95=None if percentile is None else percentile / 100,
-        at_zero=use.idle_share,
-        idle=None if mean is None else mean < IDLE_BELOW,
+        utilization=use.mean,
+        percentile_95=use.percentile_95,
+        idle_share=use.idle_share,
+        idle=use.is_idle,
         memory_mib=use.memory_mib,
         memory_total_mib=use.memory_total_mib,
         joules=use.joules,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, or_, select, text
 
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
@@ -62,6 +63,8 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
         since: epoch seconds from which on no sample is missing.
         busiest: the largest utilization in the time asked for, percent. What is older than an hour
             counts by the means of the curve's points.
+        idle_since: epoch seconds from which on each sample is below 1 % and none is missing; None
+            if the last one is not, or is unknown.
         recent: at most 60 whole percents for a sparkline, oldest first; the last one ends at
             `last`. None: no sample.
         recent_step: seconds of each of `recent`.
@@ -83,8 +86,14 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
     watts: int | None
     since: float | None
     busiest: float | None
+    idle_since: float | None
     recent: tuple[int | None, ...]
     recent_step: int
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """How long it was idle up to its last sample; None if it is not."""
+        return None if self.idle_since is None else self.last - self.idle_since
 
 
 class NowQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,12 +229,13 @@ def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: fl
         shared=shared,
         last=last.at,
         age=max(now - last.at, 0.0),
-        utilization=None if last.utilization is None else round(last.utilization * 100, 1),
+        utilization=None if last.utilization is None else round(last.utilization, 1),
         memory_mib=last.memory_mib,
         memory_total_mib=use.memory_total_mib if total is None else total,
         watts=None if last.watts is None else round(last.watts),
         since=lately.since,
         busiest=None if busiest is None else round(busiest, 1),
+        idle_since=lately.idle_since,
         recent=lately.recent,
         recent_step=step,
     )
@@ -244,11 +254,13 @@ def _reach_back(
 
 
 def _reach_back_by_curve(lately: UseLately, curve: Curve, begin: float) -> UseLately:
-    since, busiest = lately.since, lately.busiest
+    since, busiest, idle_since = lately.since, lately.busiest, lately.idle_since
     for point in reversed(list(curve.points())):
         if since is None or point.at >= since:
             continue
         if point.at + curve.step < begin or point.utilization is None:
             break
+        if idle_since == since and not point.may_be_busy(IDLE_BELOW):
+            idle_since = max(float(point.at), begin)
         since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilization)
-    return lately._replace(since=since, busiest=busiest)
+    return lately._replace(since=since, busiest=busiest, idle_since=idle_since)

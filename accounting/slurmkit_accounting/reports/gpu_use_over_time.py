@@ -345,7 +345,7 @@ def _add_running(
         if reading.utilization is not None:
             covered = min(max(passed, 0.0), float(row.interval))
             seconds.add_mean(
-                reading.at - covered, reading.at, covered, reading.utilization, run
+                reading.at - covered, reading.at, covered, reading.utilization / 100, run
             )  # fmt: skip
     return max(last.values(), default=0.0) or None
 
@@ -389,7 +389,7 @@ def _believed(run: _Run, measured: Sequence[Any]) -> _Run | None:
 
 def _add_summary(seconds: _GpuSeconds, row: Any, run: _Run) -> None:
     if row.measured_samples:
-        mean = row.utilization_sum / row.measured_samples
+        mean = row.utilization_sum / row.measured_samples / 100
         seconds.add_mean(run.start, run.end, row.measured_seconds, mean, run)
 
 

@@ -389,6 +389,6 @@ def _share(job: str, processes: Iterable[GpuProcess], *, is_partial: bool) -> Jo
     is_memory_known = len(memory) == len(own) and not is_partial
     return JobShare(
         job,
-        min(sum(busy), 1.0) if is_busy_known else None,
+        min(sum(busy), 100.0) if is_busy_known else None,
         sum(memory) if is_memory_known else None,
     )

@@ -182,8 +182,8 @@ class _Families:
         if not reading.identity.mig:
             self.lost.add_metric(labels, reading.lost)
         for family, value in (
-            (self.utilization, reading.utilization),
-            (self.sm_active, reading.sm_active),
+            (self.utilization, _ratio(reading.utilization)),
+            (self.sm_active, _ratio(reading.sm_active)),
             (self.memory_used, reading.memory_used),
             (self.memory_total, reading.memory_total),
             (self.power, reading.power_watts),
@@ -210,7 +210,11 @@ class _Families:
         if not jobs.gpus.shared and len(held_by) < 2:
             return
         for share in jobs.shares(held_by, reading):
-            if share.utilization is not None:
-                self.job_utilization.add_metric((*labels, share.job), share.utilization)
+            if (busy := _ratio(share.utilization)) is not None:
+                self.job_utilization.add_metric((*labels, share.job), busy)
             if share.memory is not None:
                 self.job_memory.add_metric((*labels, share.job), share.memory)
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100

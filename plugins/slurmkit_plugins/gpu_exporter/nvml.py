@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pynvml
 
 from slurmkit.errors import SlurmkitError
+from slurmkit.state.gpu_metrics import MOST_WATTS
 
 Log = Callable[[str], None]
 _ERROR_NAMES: dict[int, str] = {
@@ -61,7 +62,6 @@ _ACTIVITY = {
     "graphics": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
     "sm": pynvml.NVML_GPM_METRIC_SM_UTIL,
 }
-_MOST_WATTS = 20_000.0
 _MOST_CELSIUS = 200.0
 _MOST_MEMORY = 1 << 46  # bytes
 _MOST_XIDS = 1000  # in one reading
@@ -97,7 +97,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process on a GPU: bytes of GPU memory and share of time (0 to 1); None is unknown."""
+    """A process on a GPU: bytes of GPU memory and percent of time; None is unknown."""
 
     pid: int
     memory: int | None
@@ -110,8 +110,8 @@ class NvmlReading(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         lost: whether the GPU does not answer; nothing else is known then.
         partitioned: whether the GPU is divided into MIG instances.
-        utilization: share of the time in which a kernel ran, 0 to 1.
-        sm_active: share of the SMs that were busy since the last reading, 0 to 1.
+        utilization: percent of the time in which a kernel ran.
+        sm_active: percent of the SMs that were busy since the last reading.
         memory_used, memory_total: bytes.
         throttled: whether each reason holds the clocks back.
         energy_joules: counter since the driver was loaded.
@@ -300,7 +300,7 @@ class NvmlReader:
             sm_active=self._percent("sm_active", activity.get("sm")),
             memory_used=used,
             memory_total=total,
-            power_watts=self._within("power", watts, 0, _MOST_WATTS),
+            power_watts=self._within("power", watts, 0, MOST_WATTS),
             temperature=self._within("temperature", self._temperature(handle), -50, _MOST_CELSIUS),
             throttled=self._throttled(handle),
             energy_joules=None if millijoules is None else millijoules / 1000,
@@ -393,7 +393,7 @@ class NvmlReader:
         )
 
     def _process_utilization(self, gpu: _Gpu) -> dict[int, float] | None:
-        """Read the mean utilization of each process since the last reading, 0 to 1.
+        """Read the mean utilization of each process since the last reading, in percent.
 
         The driver has samples only of processes that were busy at all (nvml.h,
         nvmlDeviceGetProcessUtilization), so the others were at 0.
@@ -446,12 +446,11 @@ class NvmlReader:
                 self.errors[error_name(error)] += 1
         return None
 
-    def _percent(self, what: str, percent: float | None) -> float | None:
-        """Return percent as a ratio; None for what cannot be true, which is counted."""
-        value = self._within(what, percent, 0, 100)
-        return None if value is None else value / 100
+    def _percent(self, what: str, value: float | None) -> float | None:
+        return cast("float | None", self._within(what, value, 0, 100))
 
     def _within(self, what: str, value: Any, least: float, most: float) -> Any:
+        """Return a value; None for one that cannot be true, which is counted."""
         if value is None or least <= value <= most:  # never true of NaN
             return value
         self.errors[f"absurd_{what}"] += 1

@@ -72,24 +72,15 @@ def test_old_samples_have_their_age(age: float, passed: float, words: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("recent", "age", "is_idle"),
-    [
-        ([0] * HOUR, 20, True),
-        ([90] * 45 + [0] * 15, 20, True),
-        ([90] * 50 + [0] * 10, 20, False),  # since ten minutes
-        ([0] * 10, 20, False),  # the job has just begun
-        ([0] * 59 + [5], 20, False),
-        ([0] * 30 + [None, 0] * 15, 20, True),  # a sample each two minutes
-        ([None] * HOUR, 20, False),
-        ([0] * HOUR, 1200, False),  # nobody knows what it does now
-        ([0] * 40 + [None] * 4 + [0.4], 20, True),
-        ([0] * 40 + [None] * 19 + [0.4], 20, False),  # nobody knows what it did between
-    ],
+    ("seconds", "age", "is_idle"),
+    [(900, 20, True), (820, 20, True), (600, 20, False), (None, 20, False), (3600, 1200, False)],
 )
-def test_a_gpu_is_idle_after_15_minutes_at_zero(
-    recent: list[float | None], age: float, is_idle: bool
+def test_a_gpu_is_marked_after_15_idle_minutes(
+    seconds: float | None, age: float, is_idle: bool
 ) -> None:
-    assert gpu_now("1", "c1", 0, *recent, age=age).is_idle is is_idle
+    """After twenty minutes without a sample nobody knows what it does now."""
+    gpu = gpu_now("1", "c1", 0, 0, age=age)
+    assert msgspec.structs.replace(gpu, idle_seconds=seconds).is_idle is is_idle
 
 
 def test_a_ledger_of_several_clusters_mixes_no_jobs() -> None:
@@ -149,7 +140,7 @@ def did(job_id: str, at: int, *percents: float | None, covered: float = 1.0) -> 
     gpus = tuple(
         GpuOfJob(
             node="c2", gpu=str(index), index=index, covered=covered,
-            utilization=None if percent is None else percent / 100,
+            utilization=percent,
         )
         for index, percent in enumerate(percents)
     )  # fmt: skip
@@ -480,7 +471,7 @@ def test_the_ledger_answers_both_questions() -> None:
         store_running(
             ledger,
             (use_of(start=start), steady(start, 1490)),
-            (use_of(start=start, gpu=idle), steady(start, 1490, busy=0.0)),
+            (use_of(start=start, gpu=idle), steady(start, 1490, busy=0)),
         )
     now = composed.read_gpus_now()
     found = {row.index: row for row in now.rows}
@@ -502,7 +493,7 @@ def test_the_ledger_gives_the_curves_of_an_ended_job() -> None:
             store_uses(connection, [use_of(*steady(start, 600), start=start)], run_id=1)
     (run,) = composed.read_gpus_of_job("1").runs
     (found,) = run.gpus
-    assert (run.end, found.utilization, found.idle) == (start + 600, pytest.approx(0.8), False)
+    assert (run.end, found.utilization, found.idle) == (start + 600, pytest.approx(80), False)
     assert found.step > 0
     assert found.points[5].utilization == pytest.approx(80.0)
     assert found.points[5].watts == 300

@@ -391,7 +391,7 @@ def test_thirty_days_are_drawn_by_day(books: ReadBooks) -> None:
 def test_used_gpus_are_those_that_were_measured(books: ReadBooks) -> None:
     now = BEGIN + 2 * DAY + 1800
     begin = now - 1800 - 2 * HOUR
-    books.uses = [(1, use_of(*steady(begin, HOUR, busy=0.5), start=begin))]
+    books.uses = [(1, use_of(*steady(begin, HOUR, busy=50), start=begin))]
     found = books(run("alice", begin, begin + HOUR, gpus={"a100": 2}), now=now, read_to=now - 60,
                   about=("gpu-type", "24h"))  # fmt: skip
     use = next(each for each in found.curve if each.begin == begin)

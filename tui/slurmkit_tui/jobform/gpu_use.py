@@ -19,9 +19,8 @@ RECENT_SECONDS = 3600  # of the curve of a running job
 _COLUMNS = 12  # of that curve
 _OLD = 180.0  # seconds; an older sample has its age beside it
 _LOST = 300.0  # seconds; an older sample says nothing about now
-IDLE_SECONDS = 900  # at 0 % for so long, a GPU that is held counts as idle
+IDLE_SECONDS = 900  # idle for so long, a GPU that is held is marked
 _ABOUT = 0.9  # of these seconds: there is some time between samples
-_ZERO = 1.0  # percent; less counts as 0
 _SPARSE = 0.5  # share of a run; what fewer samples say is marked
 _LOW = 10.0  # percent; less is marked wherever the use of a job is shown
 
@@ -40,6 +39,8 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         memory_mib: memory in use.
         memory_total_mib: memory of the GPU.
         watts: power.
+        idle_seconds: how long it was idle up to the last sample, without a missing sample; None if
+            it is not, or if that is unknown.
         recent: percent of each stretch of an hour, oldest first; the last one ends with the last
             sample.
         recent_step: seconds of such a stretch.
@@ -55,23 +56,14 @@ class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     memory_mib: int | None = None
     memory_total_mib: int | None = None
     watts: float | None = None
+    idle_seconds: float | None = None
     recent: tuple[float | None, ...] = ()
     recent_step: int = 60
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is at 0 % for about 15 minutes, as far as its samples say."""
-        if self.utilization is None or self.utilization >= _ZERO or self.age > _LOST:
-            return False
-        first = 0  # stretches back to the first one at 0 %
-        for back, percent in enumerate(reversed(self.recent), start=1):
-            if percent is not None and percent >= _ZERO:
-                break
-            if (back - first) * self.recent_step > _LOST:
-                break  # what it did before is unknown
-            if percent is not None:
-                first = back
-        return first * self.recent_step >= _ABOUT * IDLE_SECONDS
+        """Whether it is idle for about 15 minutes, as far as its samples say."""
+        return (self.idle_seconds or 0.0) >= _ABOUT * IDLE_SECONDS and self.age <= _LOST
 
 
 class GpusNow(msgspec.Struct, frozen=True):
@@ -195,7 +187,7 @@ class GpuActivity(NamedTuple):
 
     Attributes:
         percent: utilization; None is unknown.
-        is_idle: whether it is at 0 % for about 15 minutes.
+        is_idle: whether it is idle for about 15 minutes.
     """
 
     percent: float | None
@@ -227,10 +219,10 @@ class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
         index: Slurm's index on its node.
         mig: UUID of the MIG instance; empty for a whole GPU.
         shared: whether other jobs held it, too; then utilization and memory are the job's own.
-        utilization: mean, 0 to 1.
-        percentile_95: 95th percentile of the utilization, 0 to 1.
-        at_zero: share of the samples at 0 %.
-        idle: whether it did nothing.
+        utilization: mean, percent.
+        percentile_95: 95th percentile of the utilization, percent.
+        idle_share: share of the samples that are idle.
+        idle: whether all are.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         joules: energy.
@@ -247,8 +239,8 @@ class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
     mig: str = ""
     shared: bool = False
     utilization: float | None = None
-    percentile_95: float | None = None
-    at_zero: float | None = None
+    percentile_95: int | None = None
+    idle_share: float | None = None
     idle: bool | None = None
     memory_mib: int | None = None
     memory_total_mib: int | None = None
@@ -372,9 +364,9 @@ def sum_up_ended(runs: Sequence[RunOfJob], held: int | None) -> JobUse:
     if not known:
         return JobUse(held=held)
     measured = sum(seconds * covered for seconds, covered, _ in known)
-    used = sum(seconds * covered * share for seconds, covered, share in known)
+    used = sum(seconds * covered * percent for seconds, covered, percent in known)
     is_sparse = measured < _SPARSE * sum(seconds for seconds, _, _ in known)
-    return JobUse(100 * used / measured, len(known), held, is_sparse=is_sparse)
+    return JobUse(used / measured, len(known), held, is_sparse=is_sparse)
 
 
 def _is_known(percent: float | None) -> bool:

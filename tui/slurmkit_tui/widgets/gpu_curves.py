@@ -85,8 +85,8 @@ def _gib(mebibytes: int | None) -> float | None:
 def _use_caption(gpu: GpuOfJob) -> str:
     if gpu.utilization is None:
         return "use ?"
-    high = "" if gpu.percentile_95 is None else f", p95 {gpu.percentile_95:.0%}"
-    return f"use {gpu.utilization:.0%}{high}"
+    high = "" if gpu.percentile_95 is None else f", p95 {gpu.percentile_95}%"
+    return f"use {gpu.utilization:.0f}%{high}"
 
 
 def _memory_caption(gpu: GpuOfJob) -> str:
@@ -118,8 +118,8 @@ def gpu_notes(gpu: GpuOfJob) -> Iterator[tuple[str, str]]:
     """Yield what is to be said about a GPU, with component classes; first whether it is idle."""
     if gpu.idle:
         yield "IDLE: it did nothing", "curve--warn"
-    elif gpu.at_zero:
-        yield f"at 0% for {gpu.at_zero:.0%} of the time", "curve--warn"
+    elif gpu.idle_share:
+        yield f"idle for {gpu.idle_share:.0%} of the time", "curve--warn"
     if gpu.utilization is None:
         yield "use unknown", "curve--warn"
     if gpu.shared:

@@ -59,8 +59,8 @@ gpu_use = Table(
     seconds_column("interval"),
     number_column("samples"),
     _float_column("covered"),
-    # Of the samples whose utilization is known: how many, the seconds they cover, their sum (each 0
-    # to 1), how many are at 0 %; the 95th percentile, and the histogram that it comes from.
+    # Of the samples whose utilization is known: how many, the seconds they cover, their sum (each
+    # in percent), how many are below 1 %; the 95th percentile, and the histogram it comes from.
     number_column("measured_samples"),
     _float_column("measured_seconds"),
     _float_column("utilization_sum"),

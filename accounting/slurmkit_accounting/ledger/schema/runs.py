@@ -139,7 +139,7 @@ runs = Table(
     number_column("energy_joules", nullable=True),
     # Joules of the run's GPUs, from table `gpu_use`; `energy_joules` is what Slurm measured.
     number_column("gpu_energy_joules", nullable=True),
-    # Seconds, summed over its GPUs, of those whose mean utilization is below 1 %.
+    # Seconds, summed over its GPUs, in which their utilization was below 1 %.
     number_column("gpu_idle_seconds", nullable=True),
     # Hash of the line last read, so that an unchanged line is skipped. Not part of the checksum.
     number_column("fingerprint", nullable=True),

@@ -20,8 +20,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0017"
-FIRST_REVISION = "0017"  # of slurmkit 0.1.0
+REVISION = "0018"
+FIRST_REVISION = "0018"  # of slurmkit 0.1.0
 VERSION_TABLE = "ledger_version"
 _SIGN_BIT = 2**63
 

@@ -43,7 +43,7 @@ def store(ledger: Any, *uses: GpuUse, run_id: int | None = 1) -> None:
 
 def two_gpus(start: int = START, **other: Any) -> tuple[GpuUse, GpuUse]:
     """One GPU at 80 %, and one that does nothing."""
-    idle = steady(start, 600, busy=0.0, watts=60)
+    idle = steady(start, 600, busy=0, watts=60)
     return (
         use_of(*steady(start, 600), start=start, **other),
         use_of(*idle, start=start, gpu=GpuName("GPU-2", "", 1), **other),
@@ -120,8 +120,8 @@ def store_two_hours(ledger: Any) -> Any:
     store_runs(ledger, ran(start, 600, uid=7) | RUNNING)
     one, two = use_of(start=start), use_of(start=start, gpu=GpuName("GPU-2", "", 1))
     idle = [
-        *steady(NOW - 3600, 1200, busy=1.0),
-        *steady(NOW - 2400, 2400, busy=0.0, watts=60),
+        *steady(NOW - 3600, 1200, busy=100),
+        *steady(NOW - 2400, 2400, busy=0, watts=60),
     ]
     store_running(ledger, (one, steady(NOW - 3600, 3600)), (two, idle))
     return ledger
@@ -172,7 +172,7 @@ def test_now_as_a_sparkline(running):
 def test_a_sparkline_has_gaps_where_samples_are_missing_and_not_where_they_are_late(ledger):
     start = NOW - 600
     store_runs(ledger, ran(start, 600) | RUNNING)
-    late = [GpuReading(at=NOW - back + 0.4 * (back % 60 == 0), utilization=0.5)
+    late = [GpuReading(at=NOW - back + 0.4 * (back % 60 == 0), utilization=50)
             for back in range(570, -1, -30) if not 200 < back < 400]  # fmt: skip
     store_running(ledger, (use_of(start=start), late))
     (gpu,) = read.gpu_use_now(ledger)
@@ -265,10 +265,10 @@ def test_of_a_shared_gpu_one_job_alone_does_not_say_whether_it_is_idle(file_ledg
     """A user sees only their own jobs; the others on the GPU may work."""
     start = NOW - 1800
     store_runs(file_ledger, *(ran(start, 600, db_index=job) | RUNNING for job in (1, 2)))
-    one = use_of(start=start, job=1), steady(start, 1800, busy=0.0)
+    one = use_of(start=start, job=1), steady(start, 1800, busy=0)
     store_running(file_ledger, one, shared=True)
     assert LedgerGpus().read(["c1"], seconds=1800) == {}
-    other = use_of(start=start, job=2), steady(start + 1, 1798, busy=0.9)
+    other = use_of(start=start, job=2), steady(start + 1, 1798, busy=90)
     store_running(file_ledger, other, shared=True)
     found = LedgerGpus().read(["c1"], seconds=1800)["c1"]
     assert max(each.utilization for each in found) == 90
@@ -283,7 +283,7 @@ def test_of_two_clusters_with_a_node_of_one_name_neither_is_meant(running_in_fil
         )
     store_running(
         running_in_file,
-        (use_of(start=NOW - 600, job=9, cluster_id=2), steady(NOW - 600, 600, busy=0.1)),
+        (use_of(start=NOW - 600, job=9, cluster_id=2), steady(NOW - 600, 600, busy=10)),
     )
     assert {gpu.cluster for gpu in read.gpu_use_now(running_in_file)} == {"lab", "other"}
     assert LedgerGpus().read(["c1"], seconds=1800) == {}

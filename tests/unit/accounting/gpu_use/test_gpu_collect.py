@@ -61,7 +61,7 @@ def test_a_node_is_read():
     with exporter(lambda _: gpu_page(7)) as port:
         answer = ask(port)
     assert answer.error == ""
-    assert [(each.job, each.reading.utilization) for each in answer.readings] == [(7, 0.8)]
+    assert [(each.job, each.reading.utilization) for each in answer.readings] == [(7, 80)]
     assert abs(answer.readings[0].reading.at - time.time()) < 60
 
 
@@ -375,7 +375,7 @@ def test_a_service_that_was_away_has_a_gap(lab):
     use = lab.uses()["c1"]
     assert use.samples == 16
     assert use.covered_share(END) == pytest.approx(16 / 20)
-    assert use.mean == pytest.approx(0.8)
+    assert use.mean == pytest.approx(80)
 
 
 def test_a_node_that_is_lost_keeps_what_it_said(lab):
@@ -576,7 +576,7 @@ def test_a_record_of_a_job_that_has_ended_does_not_make_a_gpu_shared(lab):
         (use,) = [each for each in load_uses(connection) if each.job == 7]
     # Shared until the second round in which Slurm does not have the others.
     assert (use.samples, use.measured_samples) == (10, 5)
-    assert (use.mean, use.counted_joules) == (pytest.approx(0.8), pytest.approx(300 * 120))
+    assert (use.mean, use.counted_joules) == (pytest.approx(80), pytest.approx(300 * 120))
 
 
 def test_curves_end_and_summaries_stay(lab):

@@ -103,7 +103,7 @@ def test_our_own_exporter_scraped_by_prometheus(site):
     site.ask()
     uses = site.uses()
     assert {key: (use.mean, use.gpu.index) for key, use in uses.items()} == {
-        "GPU-0": (pytest.approx(0.8), 0), "GPU-1": (0, 1),
+        "GPU-0": (pytest.approx(80), 0), "GPU-1": (0, 1),
     }  # fmt: skip
     assert uses["GPU-1"].joules == pytest.approx(100 * 570)
     assert site.run().gpu_used_permille == 400
@@ -209,7 +209,7 @@ def test_two_minutes_without_samples_are_a_gap(site):
         series.values = [p for p in series.values if not START + 240 < p[0] <= START + 360]
     site.ask()
     (use,) = site.uses().values()
-    assert (use.samples, use.mean) == (16, pytest.approx(0.8))
+    assert (use.samples, use.mean) == (16, pytest.approx(80))
     assert use.covered_share(END) == pytest.approx(16 / 20)
     assert use.joules == pytest.approx(300 * 600)  # the counter went on
 

@@ -56,7 +56,7 @@ def of_gpu(**values: object) -> str:
 def test_a_summary_is_read():
     assert parse_blob(blob(SUMMARY)) == [
         GpuSummary("c1", "0", 0.0, 2048, 81920),
-        GpuSummary("c1", "1", 0.986, 78848, 81920),
+        GpuSummary("c1", "1", 98.6, 78848, 81920),
     ]
     assert len(parse_blob(f" {blob(SUMMARY)}\n")) == 2
 
@@ -106,7 +106,7 @@ json_values = st.recursive(
 @given(st.dictionaries(st.sampled_from(("nodes", "x")), json_values))
 def test_no_json_breaks_it(value):
     for each in parse_blob(blob(value)):
-        assert each.utilization is None or 0 <= each.utilization <= 1
+        assert each.utilization is None or 0 <= each.utilization <= 100
 
 
 def runs_of(ledger: Any) -> Any:
@@ -124,7 +124,7 @@ def test_a_site_with_jobstats_gets_its_history(ledger):
         with ledger.transaction() as connection:
             uses = load_uses(connection)
         assert [(use.node, use.gpu.key, use.mean, use.memory_mib) for use in uses] == [
-            ("c1", "minor 0", 0, 2048), ("c1", "minor 1", 0.986, 78848),
+            ("c1", "minor 0", 0, 2048), ("c1", "minor 1", 98.6, 78848),
         ]  # fmt: skip
     assert {use.source for use in uses} == {"jobstats"}
     for use in uses:
@@ -144,7 +144,7 @@ def test_a_summary_that_is_written_again_replaces_the_first(ledger):
     with ledger.transaction() as connection:
         (use,) = load_uses(connection)
         assert connection.scalar(select(func.count()).select_from(runs)) == 1
-    assert use.mean == 0.5
+    assert use.mean == 50
 
 
 @pytest.mark.sql

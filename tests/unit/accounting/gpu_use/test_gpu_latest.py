@@ -37,11 +37,14 @@ def random_samples(chance: random.Random) -> Stored:
     return stored
 
 
+USES = (0.0, 0.5, 0.99, 1.0, 100.0)
+
+
 def reading(at: float, chance: random.Random) -> GpuReading:
     unknown = chance.random() < 0.1
     return GpuReading(
         at=at,
-        utilization=None if unknown else chance.choice((0.0, 1.0, 0.005, chance.random())),
+        utilization=None if unknown else chance.choice((*USES, chance.uniform(0, 100))),
         memory_mib=None if unknown else chance.randrange(80_000),
         watts=chance.choice((None, chance.uniform(50, 700))),
     )
@@ -63,17 +66,21 @@ def one_by_one(
     ]
     if not found:
         return None
-    known = [(each.reading.at, each.reading.utilization * 100)
+    known = [(each.reading.at, each.reading.utilization)
              for each in found if each.reading.utilization is not None]  # fmt: skip
-    since = None
-    before = None
-    for at, _ in known:
+    since = idle_since = before = None
+    for at, percent in known:
         if before is None or at - before > 3 * interval:
-            since = at
+            since, idle_since = at, None
+        if percent >= 1:
+            idle_since = None
+        elif idle_since is None:
+            idle_since = at
         before = at
     busiest = max((percent for _, percent in known), default=None)
     last = found[-1].reading.at
-    return UseLately(found[-1], since, busiest, in_steps(known, last, step, min(interval, step)))
+    recent = in_steps(known, last, step, min(interval, step))
+    return UseLately(found[-1], since, busiest, idle_since, recent)
 
 
 def in_steps(
@@ -134,4 +141,4 @@ def test_gpus_whose_use_is_unknown_have_a_last_sample(ledger):
         connection.execute(insert(clusters), [{"name": "one"}])
         store_samples(connection, 1, NOW, {"c1": [sample]})
         found = load_latest(connection, NOW, {4: 30}, {"c1"}, {1}, 30)
-    assert found == {4: UseLately(sample, None, None, ())}
+    assert found == {4: UseLately(sample, None, None, None, ())}

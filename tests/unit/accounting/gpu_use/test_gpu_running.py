@@ -81,7 +81,7 @@ def test_a_running_job_is_measured_by_prometheus(site, monkeypatch):
     assert busy.recent[-1] == 80
     assert NOW - 30 <= busy.last <= NOW
     (run,) = read.gpu_use_of(site.ledger, "7")
-    assert sorted(gpu.utilization for gpu in run.gpus) == pytest.approx([0, 0.8])
+    assert sorted(gpu.utilization for gpu in run.gpus) == pytest.approx([0, 80])
     assert {gpu.source for gpu in run.gpus} == {RUNNING_IN_PROMETHEUS}
     assert all(gpu.covered > 0.9 for gpu in run.gpus)
 

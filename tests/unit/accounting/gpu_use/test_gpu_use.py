@@ -28,7 +28,7 @@ def test_a_recorded_node_whose_indices_are_not_the_drivers():
         for r in found
     }
     assert values == {
-        (41, 3): (0, 512, 75), (41, 2): (0.8, 20480, 310), (42, 5): (0.99, 71680, 400),
+        (41, 3): (0, 512, 75), (41, 2): (80, 20480, 310), (42, 5): (99, 71680, 400),
     }  # fmt: skip
     assert all(r.reading.joules and not r.shared for r in found)
 
@@ -36,7 +36,7 @@ def test_a_recorded_node_whose_indices_are_not_the_drivers():
 def test_a_recorded_node_with_mig():
     found = parse_page((RECORDED / "node-c5.prom").read_text(), 5.0).readings
     values = {(r.job, r.gpu.index, r.reading.utilization) for r in found}
-    assert values == {(51, 0, 0.8), (52, 3, 0)}
+    assert values == {(51, 0, 80), (52, 3, 0)}
     assert {r.gpu.key[:4] for r in found} == {"MIG-"}
     assert all(r.reading.joules is None for r in found)  # the driver counts only whole GPUs
 
@@ -44,7 +44,7 @@ def test_a_recorded_node_with_mig():
 def test_a_recorded_node_with_a_shared_gpu():
     found = parse_page((RECORDED / "node-c6.prom").read_text(), 5.0).readings
     assert {(r.job, r.shared, r.reading.utilization, r.reading.memory_mib) for r in found} == {
-        (61, True, 0.5, 8192), (62, True, 0.25, 4096),
+        (61, True, 50, 8192), (62, True, 25, 4096),
     }  # fmt: skip
 
 
@@ -66,16 +66,17 @@ def test_a_page_gives_a_reading_for_each_job_on_a_gpu():
     (found,) = parse_page(text, 5.0).readings
     assert (found.job, found.gpu, found.shared) == (7, GPU, False)
     assert found.reading == GpuReading(
-        at=5.0, utilization=0.8, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
+        at=5.0, utilization=80, memory_mib=10240, memory_total_mib=81920, watts=300, joules=1000
     )
 
 
 @pytest.mark.parametrize(
     ("value", "known"),
     [
-        ("0.8", 0.8),
+        ("0.8", 80),
+        ("0.29", 29),
         ("0", 0),
-        ("1", 1),
+        ("1", 100),
         ("2.5", None),
         ("-0.1", None),
         ("NaN", None),
@@ -101,7 +102,7 @@ def test_a_shared_gpu_is_measured_by_process_or_is_unknown():
     seven, eight = parse_page(page, 5.0).readings
     assert seven.shared
     assert eight.shared
-    assert (seven.reading.utilization, seven.reading.memory_mib) == (0.25, 1024)
+    assert (seven.reading.utilization, seven.reading.memory_mib) == (25, 1024)
     assert (eight.reading.utilization, eight.reading.memory_mib) == (None, None)
     assert seven.reading.joules is seven.reading.watts is eight.reading.joules is None
 
@@ -152,7 +153,7 @@ def test_no_page_breaks_the_parser(text):
 
 def test_half_an_hour_at_80_percent():
     use = use_of(*steady(1000, 1800), start=1000)
-    assert use.mean == pytest.approx(0.8)
+    assert use.mean == pytest.approx(80)
     assert (use.percentile_95, use.idle_share, use.samples) == (80, 0, 60)
     assert use.covered_share(2800) == 1
     assert (use.memory_mib, use.memory_total_mib) == (10240, 81920)
@@ -171,13 +172,14 @@ def test_what_lies_more_than_an_interval_before_or_after_the_samples_has_no_ener
     assert use.joules == pytest.approx(300 * 300)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=300))
+@given(st.lists(st.floats(0, 100) | st.floats(0, 2), min_size=1, max_size=300))
 def test_a_percentile_is_exact_to_one_percent(busy):
     use = use_of(*(GpuReading(at=n + 1, utilization=each) for n, each in enumerate(busy)))
     exact = sorted(busy)[math.ceil(0.95 * len(busy)) - 1]
-    assert abs(use.percentile_95 - 100 * exact) <= 0.5 + 1e-9
+    assert abs(use.percentile_95 - exact) <= 0.5 + 1e-9
     assert use.mean == pytest.approx(statistics.fmean(busy))
-    assert use.idle_share == sum(round(100 * each) == 0 for each in busy) / len(busy)
+    assert use.idle_share == sum(each < 1 for each in busy) / len(busy)
+    assert use.is_idle == (max(busy) < 1)
 
 
 def test_a_gap_is_not_covered_and_not_invented():
@@ -185,7 +187,7 @@ def test_a_gap_is_not_covered_and_not_invented():
     use = use_of(*readings[:40], *readings[80:])
     assert use.samples == 80
     assert use.covered_share(3600) == pytest.approx(80 / 120)
-    assert use.mean == pytest.approx(0.8)
+    assert use.mean == pytest.approx(80)
     # The counter went on in the gap.
     assert use.joules == pytest.approx(300 * 3600)
 
@@ -219,7 +221,7 @@ def test_a_counter_that_is_reset_or_wraps_or_jumps_says_nothing_about_that_time(
 
 def test_a_gpu_that_was_shared_for_a_while_has_no_energy_of_that_time():
     use = use_of(*steady(0, 60))
-    use.add(GpuReading(at=90.0, utilization=0.1), shared=True)
+    use.add(GpuReading(at=90.0, utilization=10), shared=True)
     for reading in steady(0, 150)[3:]:
         use.add(reading)
     assert use.shared
@@ -227,7 +229,7 @@ def test_a_gpu_that_was_shared_for_a_while_has_no_energy_of_that_time():
 
 
 def test_a_run_shorter_than_the_interval():
-    use = use_of(GpuReading(at=1010.0, utilization=0.5), start=1000)
+    use = use_of(GpuReading(at=1010.0, utilization=50), start=1000)
     assert use.covered_share(1020) == 0.5
     none = use_of(start=1000)
     assert (none.mean, none.joules, none.samples, none.covered_share(1020)) == (None, None, 0, 0)
@@ -246,7 +248,7 @@ def test_a_week_of_one_gpu_is_less_than_2_kb():
     chance = random.Random(1)
     readings = (
         GpuReading(
-            at=at, utilization=chance.random(), memory_mib=chance.randrange(81920),
+            at=at, utilization=chance.uniform(0, 100), memory_mib=chance.randrange(81920),
             watts=chance.uniform(60, 700),
         )
         for at in range(30, WEEK, 30)
@@ -270,7 +272,7 @@ def test_a_curve_is_bounded_and_says_what_the_samples_say(seconds):
 
 
 def test_a_curve_has_gaps():
-    use = use_of(GpuReading(at=30.0, utilization=0.5), GpuReading(at=150.0, utilization=0.5))
+    use = use_of(GpuReading(at=30.0, utilization=50), GpuReading(at=150.0, utilization=50))
     known = [(point.samples, point.utilization) for point in use.curve.points()]
     assert known == [(0, None), (1, 50), (0, None), (0, None), (0, None), (1, 50)]
 

@@ -54,6 +54,19 @@ def test_a_job_that_failed_is_explained(lab: Lab) -> None:
     assert lab.waiting == 0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "more"), [(None, ""), (0, ""), (48, ""), (600, "; idle for 50% of the time")]
+)
+def test_the_mail_says_how_long_the_gpus_were_idle(
+    lab: Lab, seconds: int | None, more: str
+) -> None:
+    lab.end("12", "COMPLETED")
+    store_runs(lab.ledger, stored(12, gpu_idle_seconds=seconds))  # two GPUs for ten minutes
+    lab.event(12)
+    lab.run()
+    assert f"  40% of 2 GPUs{more}\n" in text_of(lab.mails[0])
+
+
 def test_the_mail_about_a_failed_job_says_where_its_log_is(lab: Lab) -> None:
     lab.end("12", "FAILED", "3:0")
     store_runs(lab.ledger, stored(12, state="FAILED"))

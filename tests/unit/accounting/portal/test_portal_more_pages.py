@@ -85,7 +85,7 @@ def test_gpus_that_do_nothing(lab: PortalLab, monkeypatch: pytest.MonkeyPatch) -
     store_running(
         lab.ledger,
         (busy, steady(NOW - 3600, 3600)),
-        (idle, steady(NOW - 3600, 3600, busy=0.0, watts=60)),
+        (idle, steady(NOW - 3600, 3600, busy=0, watts=60)),
     )
     page = lab.browser("vogel").get("/idle").text
     assert "1 of 2 GPUs that are measured; 0 unknown" in words_of(page)

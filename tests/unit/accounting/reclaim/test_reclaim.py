@@ -637,7 +637,7 @@ def store_work(ledger: Ledger, at: float) -> None:
     """Store one sample of a GPU that works, as it came from its exporter."""
     with ledger.transaction() as connection:
         (use,) = load_uses(connection)
-        sample = RecentSample(use.id or 0, False, GpuReading(at=at, utilization=0.5))
+        sample = RecentSample(use.id or 0, False, GpuReading(at=at, utilization=50))
         store_samples(connection, use.cluster_id, int(at), {"c1": [sample]})
 
 
@@ -663,7 +663,7 @@ def test_a_job_that_has_just_begun_to_work_is_left_alone(ledger: Ledger, lab: Id
     lab.sample(ledger, WARNED)
     with ledger.transaction() as connection:
         (use,) = load_uses(connection)
-        sample = RecentSample(use.id or 0, False, GpuReading(at=WARNED - 1, utilization=0.5))
+        sample = RecentSample(use.id or 0, False, GpuReading(at=WARNED - 1, utilization=50))
         store_samples(connection, use.cluster_id, WARNED - 1, {"c1": [sample]})
     assert service(lab).run("lab") == ""
     assert acts(ledger) == []

@@ -152,7 +152,7 @@ def test_a_running_job_is_compared_by_the_samples_so_far(file_ledger: Any) -> No
         ran(start, 0, **nothing | {"end": None, "state": "RUNNING", "gpus": 1, "alloc_tres": tres}),
     )
     with file_ledger.transaction() as connection:
-        use = use_of(*steady(start, 600, busy=0.4, watts=150), start=start, job=2)
+        use = use_of(*steady(start, 600, busy=40, watts=150), start=start, job=2)
         store_uses(connection, [use], run_id=None)
     found = compared("2", elapsed=900.0)
     assert found.is_slower

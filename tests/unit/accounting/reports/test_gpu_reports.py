@@ -66,9 +66,9 @@ def by_user(ledger: Any, by: str = "user") -> dict[str, dict[str, Any]]:
 def test_who_holds_gpus_that_do_nothing(ledger):
     measured(
         ledger,
-        (ran(BEGIN, 600, **A100), 0.0, 20_000, 81_920),
-        (ran(BEGIN, 600, **A100), 0.8, 20_000, 81_920),
-        (ran(BEGIN, 600, **A100, user="bob"), 0.5, 20_000, 81_920),
+        (ran(BEGIN, 600, **A100), 0, 20_000, 81_920),
+        (ran(BEGIN, 600, **A100), 80, 20_000, 81_920),
+        (ran(BEGIN, 600, **A100, user="bob"), 50, 20_000, 81_920),
     )
     rows = by_user(ledger)
     assert rows["alice"]["gpu_hours_idle"] == pytest.approx(1 / 6)
@@ -81,9 +81,9 @@ def test_who_holds_gpus_that_do_nothing(ledger):
 def test_which_runs_would_have_fitted_on_a_smaller_gpu(ledger):
     measured(
         ledger,
-        (ran(BEGIN, 600, **A100, user="small"), 0.5, 16_000, 81_920),
-        (ran(BEGIN, 600, **A100, user="large"), 0.5, 22_000, 81_920),  # and 20 % more is too much
-        (ran(BEGIN, 600, **A30, user="there"), 0.5, 1_000, 24_576),
+        (ran(BEGIN, 600, **A100, user="small"), 50, 16_000, 81_920),
+        (ran(BEGIN, 600, **A100, user="large"), 50, 22_000, 81_920),  # and 20 % more is too much
+        (ran(BEGIN, 600, **A30, user="there"), 50, 1_000, 24_576),
     )
     rows = by_user(ledger)
     assert {user: row["smaller_gpu"] for user, row in rows.items()} == {
@@ -94,7 +94,7 @@ def test_which_runs_would_have_fitted_on_a_smaller_gpu(ledger):
 
 @pytest.mark.sql
 def test_a_run_that_was_not_measured_says_nothing_about_gpus(ledger):
-    measured(ledger, (ran(BEGIN, 600, **A30, user="there"), 0.5, 1_000, 24_576))
+    measured(ledger, (ran(BEGIN, 600, **A30, user="there"), 50, 1_000, 24_576))
     store_runs(
         ledger,
         ran(BEGIN, 600, **A100, user="alice", job_id_raw=8, job_id="8", cpu_used_ms=1000),
@@ -202,8 +202,8 @@ def test_a_chart_shows_what_was_used_beside_what_was_held_and_what_nobody_knows(
         "bob": {"used": 0, "not used": 0, "not measured": 2},
         "carol": {"used": 50, "not used": 50, "not measured": 0},
     }
-    assert list(found["GPU-hours on GPUs that did nothing"]) == ["alice", "carol"]
-    assert wasted.meta.notes == ("GPU-hours on GPUs that did nothing: alice 0.2, carol 0.2",)
+    assert list(found["GPU-hours in which GPUs did nothing"]) == ["alice", "carol"]
+    assert wasted.meta.notes == ("GPU-hours in which GPUs did nothing: alice 0.2, carol 0.2",)
 
 
 @pytest.mark.sql
@@ -220,8 +220,8 @@ def test_who_could_have_had_a_smaller_gpu_is_said(ledger):
     people = ["ada", "bea", "cyd", "dan", "eve", "fay", "gus"]
     measured(
         ledger,
-        *((ran(BEGIN, 600, **A100, user=user), 0.5, 1_000, 81_920) for user in people),
-        (ran(BEGIN, 600, **A30, user="there"), 0.5, 1_000, 24_576),
+        *((ran(BEGIN, 600, **A100, user=user), 50, 1_000, 81_920) for user in people),
+        (ran(BEGIN, 600, **A30, user="there"), 50, 1_000, 24_576),
     )
     (note,) = read.efficiency(ledger, "2026-11-01", "2026-12-01", by="user", **NOVEMBER).meta.notes
     assert note == (
@@ -236,13 +236,13 @@ def test_runs_that_would_have_fitted_count_one_by_one(ledger):
     h100 = A100 | {"alloc_tres": A100["alloc_tres"].replace("a100", "h100")}
     measured(
         ledger,
-        (ran(BEGIN, 600, **A100, user="a"), 0.5, 16_000, 81_920),
-        (ran(BEGIN, 1200, **A100, user="b"), 0.5, 20_480, 81_920),  # with 20 % more just the A30's
-        (ran(BEGIN, 600, **A100, user="c"), 0.5, 20_481, 81_920),
-        (ran(BEGIN, 600, **A30, user="d"), 0.5, 100, 24_576),
+        (ran(BEGIN, 600, **A100, user="a"), 50, 16_000, 81_920),
+        (ran(BEGIN, 1200, **A100, user="b"), 50, 20_480, 81_920),  # with 20 % more just the A30's
+        (ran(BEGIN, 600, **A100, user="c"), 50, 20_481, 81_920),
+        (ran(BEGIN, 600, **A30, user="d"), 50, 100, 24_576),
         # An H100 has hardly more memory than an A100, which is no smaller GPU.
-        (ran(BEGIN, 600, **h100, user="e"), 0.5, 60_000, 82_500),
-        (ran(BEGIN, 600, **h100, user="f"), 0.5, 100, 82_500),
+        (ran(BEGIN, 600, **h100, user="e"), 50, 60_000, 82_500),
+        (ran(BEGIN, 600, **h100, user="f"), 50, 100, 82_500),
     )
     rows = by_user(ledger, "gpu-type")
     found = {kind: (row["gpu_hours_smaller"], row["smaller_gpu"]) for kind, row in rows.items()}
@@ -261,8 +261,8 @@ def test_capacity_is_what_was_there_beside_what_was_held_used_and_waited_for(led
     waited = {"submit": BEGIN - 1800}
     measured(
         ledger,
-        (ran(BEGIN, 600, **A100) | waited, 0.5, 20_000, 81_920),
-        (ran(BEGIN, 600, **A100) | waited, 0.5, 20_000, 81_920),
+        (ran(BEGIN, 600, **A100) | waited, 50, 20_000, 81_920),
+        (ran(BEGIN, 600, **A100) | waited, 50, 20_000, 81_920),
         (ran(BEGIN + DAY, 600, **A30), 0.0, 20_000, 24_576),
     )
     with ledger.transaction() as connection:
@@ -559,7 +559,7 @@ def test_capacity_is_what_counting_quarters_of_hours_gives(ledger, seed):
 
 def test_the_total_of_capacity_is_of_what_was_measured_as_that_of_usage(ledger):
     """It was unknown as soon as one type was not measured."""
-    measured(ledger, (ran(BEGIN, 600, **A100), 0.5, 20_000, 81_920))
+    measured(ledger, (ran(BEGIN, 600, **A100), 50, 20_000, 81_920))
     store_runs(ledger, ran(BEGIN, 600, **A30, db_index=77))
     asked = ("2026-11-01", "2026-12-01")
     found, usage = (each(ledger, *asked, **NOVEMBER) for each in (read.capacity, read.usage))

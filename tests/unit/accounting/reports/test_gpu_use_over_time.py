@@ -34,7 +34,7 @@ def measured(ledger: Any, run_id: int | None, *uses: GpuUse) -> None:
         store_uses(connection, uses, run_id=run_id)
 
 
-def two(start: int, seconds: int, *, job: int = 1, busy: tuple[float, float] = (1.0, 0.5)) -> Any:
+def two(start: int, seconds: int, *, job: int = 1, busy: tuple[float, float] = (100, 50)) -> Any:
     return [
         use_of(*steady(start, seconds, busy=each), start=start, job=job,
                gpu=GpuName(f"GPU-{number}", "", number))
@@ -77,7 +77,7 @@ def test_what_was_not_measured_is_not_used_and_says_so(ledger):
 def test_of_a_long_run_the_curve_says_when_it_worked(ledger):
     store_runs(ledger, ran(MIDNIGHT + 1800, 3 * HOUR, **ONE))
     readings = [
-        GpuReading(at=at, utilization=float(at <= MIDNIGHT + 5400))
+        GpuReading(at=at, utilization=100.0 * (at <= MIDNIGHT + 5400))
         for at in range(MIDNIGHT + 1830, MIDNIGHT + 1800 + 3 * HOUR + 1, 30)
     ]
     measured(ledger, 1, use_of(*readings, start=MIDNIGHT + 1800))
@@ -110,8 +110,8 @@ def test_a_gap_of_the_service_is_not_measured(ledger):
 def test_a_run_that_goes_on(ledger):
     start = NOW - 3 * HOUR
     store_runs(ledger, ran(start, 1, **ONE) | {"end": None, "state": "RUNNING"})
-    stored = use_of(*steady(start, 3 * HOUR - 1200, busy=1.0), start=start)
-    store_running(ledger, (stored, steady(NOW - 1800, 1800, busy=0.0)))
+    stored = use_of(*steady(start, 3 * HOUR - 1200, busy=100), start=start)
+    store_running(ledger, (stored, steady(NOW - 1800, 1800, busy=0)))
     rows = asked(ledger)
     assert set(rows) == {(hour, "a100") for hour in range(7, 11)}
     assert rows[10, "a100"].seconds == 1800
@@ -141,38 +141,38 @@ def test_samples_whose_gpu_is_in_doubt_are_not_counted(ledger, run, expected):
 def test_the_best_source_of_a_run_counts(ledger):
     store_runs(ledger, ran(MIDNIGHT, 3600, **ONE))
     (whole, _) = two(MIDNIGHT, 3600)
-    other = use_of(*steady(MIDNIGHT, 600, busy=0.1), start=MIDNIGHT, source="prometheus")
+    other = use_of(*steady(MIDNIGHT, 600, busy=10), start=MIDNIGHT, source="prometheus")
     measured(ledger, 1, whole, other)
     assert values(asked(ledger)[0, "a100"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("interim_first", [True, False])
-@pytest.mark.parametrize(("missing", "busy"), [(0, 0.8), (60, 0.8), (1200, 0.2)])
+@pytest.mark.parametrize(("missing", "busy"), [(0, 80), (60, 80), (1200, 20)])
 def test_what_was_read_in_the_run_counts_only_where_it_covers_more(
     ledger, interim_first, missing, busy
 ):
     """Both are there for two hours after the end, and mostly cover the same."""
     store_runs(ledger, ran(MIDNIGHT, 3600, **ONE))
     interim = use_of(
-        *steady(MIDNIGHT, 3600, busy=0.2, watts=100), start=MIDNIGHT, source="prometheus_running"
+        *steady(MIDNIGHT, 3600, busy=20, watts=100), start=MIDNIGHT, source="prometheus_running"
     )
-    final = use_of(*steady(MIDNIGHT, 3600 - missing, busy=0.8), start=MIDNIGHT, source="prometheus")
+    final = use_of(*steady(MIDNIGHT, 3600 - missing, busy=80), start=MIDNIGHT, source="prometheus")
     measured(ledger, 1, *((interim, final) if interim_first else (final, interim)))
     hour = asked(ledger)[0, "a100"]
-    assert hour.used / hour.measured == pytest.approx(busy)
+    assert hour.used / hour.measured == pytest.approx(busy / 100)
     (run,) = read.gpu_use_of(ledger, "1")
     assert [gpu.utilization for gpu in run.gpus] == [pytest.approx(busy)]
     with ledger.transaction() as connection:
         found = load_measured_gpus(connection, [1])[1]
     assert found.mean == pytest.approx(busy)
-    assert found.joules / found.energy_seconds == pytest.approx(300 if busy == 0.8 else 100)
+    assert found.joules / found.energy_seconds == pytest.approx(300 if busy == 80 else 100)
 
 
 @pytest.mark.sql
 def test_parts_of_a_gpu(ledger, configure):
     configure("[gpu.a100]\nshard_weight = 0.25\n")
     store_runs(ledger, ran(MIDNIGHT, 3600, gpus=0, alloc_tres="cpu=1,gres/shard:a100=2,node=1"))
-    measured(ledger, 1, use_of(*steady(MIDNIGHT, 3600, busy=0.25), start=MIDNIGHT, shared=True))
+    measured(ledger, 1, use_of(*steady(MIDNIGHT, 3600, busy=25), start=MIDNIGHT, shared=True))
     (row,) = asked(ledger).values()
     assert values(row) == (0.5, 0.5, 0.25)
 

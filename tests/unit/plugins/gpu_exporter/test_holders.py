@@ -199,8 +199,8 @@ def in_cgroup(proc: Path, pid: int, cgroup: str, comm: str = "python") -> None:
 def test_without_records_processes_name_their_job(tmp_path: Path, cgroup: str) -> None:
     in_cgroup(tmp_path, 7, cgroup)
     jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path)
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
-    assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 0.5))) == ()
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("41",)
+    assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 50))) == ()
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,10 @@ def test_a_job_holds_its_gpu_also_while_no_process_is_on_it(
         (tmp_path / "cgroup" / folder / f"job_{job}").mkdir(parents=True)
     jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path, tmp_path / "cgroup")
     assert jobs.jobs_on(0, reading()) == ()
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("41",)
     assert jobs.jobs_on(0, reading()) == ("41",)
     # Another job has it now, although the first has not ended.
-    assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 0.5))) == ("42",)
+    assert jobs.jobs_on(0, reading(GpuProcess(8, 1, 50))) == ("42",)
     assert jobs.jobs_on(0, reading()) == ("42",)
     (tmp_path / "cgroup" / folder / "job_42").rmdir()
     assert jobs.jobs_on(0, reading()) == ()
@@ -241,9 +241,9 @@ def test_a_cgroup_named_by_sluid_has_the_job_of_its_slurmstepd(tmp_path: Path) -
     daemon = tmp_path / "cgroup" / SCOPE / SLUID / "step_0" / "slurm"
     daemon.mkdir(parents=True)
     jobs = JobFinder(SlurmGpus(), tmp_path / "records", tmp_path, tmp_path / "cgroup")
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("99",)  # slurmstepd is not seen
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("99",)  # slurmstepd is not seen
     (daemon / "cgroup.procs").write_text("4\n5\n", "ascii")  # 4 has ended meanwhile
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41",)
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("41",)
     assert jobs.jobs_on(0, reading()) == ("41",)  # it holds the GPU until its cgroup is gone
     shutil.rmtree(tmp_path / "cgroup" / SCOPE / SLUID)
     assert jobs.jobs_on(0, reading()) == ()
@@ -256,7 +256,7 @@ def test_records_are_all_valid_where_no_cgroup_names_a_job(tmp_path: Path) -> No
         record(tmp_path, 0, job, start)
     in_cgroup(tmp_path, 7, f"0::/{SCOPE}/{SLUID}/step_0/user/task_0\n")
     jobs = JobFinder(SlurmGpus(shared=True), tmp_path, tmp_path, tmp_path / "cgroup")
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("40", "41")
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("40", "41")
 
 
 def test_a_record_of_a_job_without_a_cgroup_makes_no_gpu_shared(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_record_of_a_job_without_a_cgroup_makes_no_gpu_shared(tmp_path: Path) 
     assert jobs.jobs_on(0, reading()) == ("900", "41", "43")
     in_cgroup(tmp_path, 7, "0::/system.slice/slurmstepd.scope/job_41/step_0\n")
     # Job 43's prolog still runs, so its cgroup is not there yet.
-    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 0.5))) == ("41", "43")
+    assert jobs.jobs_on(0, reading(GpuProcess(7, 1, 50))) == ("41", "43")
     (home / "job_41").rmdir()
     (tmp_path / "0" / "43").unlink()
     assert jobs.jobs_on(0, reading()) == ("900", "41")  # one of them it must be
@@ -294,7 +294,7 @@ def test_the_environment_names_a_job_where_there_is_no_cgroup(
     tmp_path: Path, sleeping: dict[str, int]
 ) -> None:
     jobs = JobFinder(SlurmGpus(), tmp_path)
-    processes = [GpuProcess(pid, 1, 0.5) for pid in sleeping.values()]
+    processes = [GpuProcess(pid, 1, 50) for pid in sleeping.values()]
     assert jobs.jobs_on(0, reading(*processes)) == ("41",)
 
 
@@ -303,11 +303,11 @@ def test_jobs_on_a_shared_gpu_have_their_processes_use(tmp_path: Path) -> None:
         in_cgroup(tmp_path, pid, f"0::/system.slice/slurmstepd.scope/job_{job}/step_0\n")
     in_cgroup(tmp_path, 10, "0::/init.scope\n", comm="nvidia-cuda-mps")
     server = GpuProcess(10, 30, 0)
-    busy = (GpuProcess(7, 100, 0.25), GpuProcess(8, 50, 0.5), GpuProcess(9, None, 0.125))
+    busy = (GpuProcess(7, 100, 25), GpuProcess(8, 50, 50), GpuProcess(9, None, 12.5))
     jobs = JobFinder(SlurmGpus(shared=True), tmp_path, tmp_path)
     assert jobs.shares(["41", "42", "43"], reading(*busy, server)) == [
-        JobShare("41", 0.75, 150),
-        JobShare("42", 0.125, None),
+        JobShare("41", 75, 150),
+        JobShare("42", 12.5, None),
         JobShare("43", 0, 0),  # it has no process there, and every process is another job's
     ]
 
@@ -315,8 +315,8 @@ def test_jobs_on_a_shared_gpu_have_their_processes_use(tmp_path: Path) -> None:
 def test_a_process_of_nobody_knows_makes_all_shares_unknown(tmp_path: Path) -> None:
     in_cgroup(tmp_path, 7, "0::/system.slice/slurmstepd.scope/job_41/step_0\n")
     jobs = JobFinder(SlurmGpus(shared=True), tmp_path, tmp_path)
-    unknown = GpuProcess(99, 1, 0.1)
-    assert jobs.shares(["41", "42"], reading(GpuProcess(7, 1, 0.5), unknown)) == [
+    unknown = GpuProcess(99, 1, 10)
+    assert jobs.shares(["41", "42"], reading(GpuProcess(7, 1, 50), unknown)) == [
         JobShare("41", None, None)
     ]
     assert jobs.shares(["41"], NvmlReading(identity=gpu(0))) == []

@@ -27,7 +27,7 @@ def test_a_gpu_is_read_as_it_is(stub: Stub, reader: NvmlReader) -> None:
     assert gpu.identity.minor == 0
     assert gpu.identity.pci == "00000000:0F:00.0"
     assert gpu.identity.name == "NVIDIA A100"
-    assert (gpu.utilization, gpu.power_watts, gpu.temperature) == (0.8, 310, 61)
+    assert (gpu.utilization, gpu.power_watts, gpu.temperature) == (80, 310, 61)
     assert (gpu.memory_used, gpu.memory_total) == (20 << 30, 40 << 30)
     assert gpu.ecc == {"corrected": 7, "uncorrected": 1}
     assert gpu.throttled
@@ -96,10 +96,10 @@ def test_sm_activity_is_of_the_time_between_two_readings(stub: Stub) -> None:
     stub.play(1, "busy", "90", "sm", "42.5")
     reader = stub.reader()
     reader.open()
-    assert [reader.read()[0].sm_active for _ in range(3)] == [None, 0.425, 0.425]
+    assert [reader.read()[0].sm_active for _ in range(3)] == [None, 42.5, 42.5]
     stub.play(1, "sm", "nan")
     assert reader.read()[0].sm_active is None
-    assert reader.read()[0].utilization == 0.9
+    assert reader.read()[0].utilization == 90
     assert dict(reader.errors) == {"absurd_sm_active": 2}
     reader.close()
 
@@ -116,7 +116,7 @@ def test_mig_instances_are_gpus_of_their_own(stub: Stub) -> None:
     instance = by_uuid(readings)["MIG-c5000003-0000-5000-8000-000001000008"]
     assert (instance.identity.gpu_instance, instance.identity.compute_instance) == (8, 0)
     assert instance.identity.uuid == "GPU-c5000001-0000-4000-8000-000000000001"
-    assert (instance.utilization, instance.sm_active) == (0.8, 0.8)
+    assert (instance.utilization, instance.sm_active) == (80, 80)
     assert (instance.memory_used, instance.memory_total) == (1 << 30, 4864 << 20)
     # Power, energy and temperature are the whole GPU's.
     assert (instance.power_watts, instance.energy_joules) == (None, None)
@@ -251,7 +251,7 @@ def test_processes_with_what_the_driver_says_of_each(stub: Stub, reader: NvmlRea
     processes = by_uuid(reader.read())[GPU_0].processes
     assert processes
     assert [(p.pid, p.memory, p.utilization) for p in processes] == [
-        (11, 1048576, 0.5),
+        (11, 1048576, 50),
         (12, None, 0),
     ]
 
@@ -269,7 +269,7 @@ def test_a_client_of_mps_without_a_sample_is_unknown_and_not_idle(
     processes = by_uuid(reader.read())[GPU_0].processes
     assert processes
     known = {each.pid: each.utilization for each in processes}
-    assert known == {11: 0.5, 12: None, 13: 0.2, 14: 0.0}
+    assert known == {11: 50, 12: None, 13: 20, 14: 0}
 
 
 def test_no_sample_of_processes_yet_is_unknown(stub: Stub, reader: NvmlReader) -> None:
@@ -302,7 +302,7 @@ def test_a_job_that_plays_leaves_its_gpu_idle(stub: Stub, reader: NvmlReader) ->
     argv = [STUB / "gpu-play", "--gpu", "0", "--for", "600", "busy", "80", "power", "310"]
     with subprocess.Popen(argv) as job:
         wait_until(lambda: by_uuid(reader.read())[GPU_0].power_watts == 310)
-        assert by_uuid(reader.read())[GPU_0].utilization == 0.8
+        assert by_uuid(reader.read())[GPU_0].utilization == 80
         job.terminate()
     gpu = by_uuid(reader.read())[GPU_0]
     assert (gpu.utilization, gpu.power_watts) == (0, 50)
@@ -312,4 +312,4 @@ def test_a_job_plays_on_its_own_gpus(stub: Stub, reader: NvmlReader) -> None:
     env = os.environ | {"SLURM_JOB_GPUS": "1"}
     subprocess.run([STUB / "gpu-play", "busy", "70"], check=True, env=env)
     readings = by_uuid(reader.read())
-    assert (readings[GPU_0].utilization, readings[GPU_1].utilization) == (0, 0.7)
+    assert (readings[GPU_0].utilization, readings[GPU_1].utilization) == (0, 70)

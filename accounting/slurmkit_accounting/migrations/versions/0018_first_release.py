@@ -7,7 +7,7 @@ the tables of the code.
 from alembic import op
 from slurmkit_accounting.ledger.schema import metadata
 
-revision = "0017"
+revision = "0018"
 down_revision = None
 
 
