@@ -467,8 +467,8 @@ def gpu_use_now(
             that the reader may see when left out; at most 1,000.
         nodes: only GPUs of these nodes; all nodes when left out.
         cluster: only jobs of this cluster; all clusters when left out.
-        seconds: how far back `busiest`, `since` and `recent` look, from 60 to 604,800; `recent` an
-            hour at most. GPUs without a sample since then are left out.
+        seconds: how far back `busiest`, `since`, `idle_since` and `recent` look, from 60 to
+            604,800; `recent` an hour at most. GPUs without a sample since then are left out.
         scope: which runs the reader may see.
 
     Raises:

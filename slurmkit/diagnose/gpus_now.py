@@ -212,9 +212,9 @@ def gpu_findings(gpus: Sequence[HeldGpu], job_seconds: float) -> Iterator[Runnin
         count = "its GPU does" if len(idle) == 1 else f"its {len(idle)} GPUs do"
         text = f"{count} nothing for {format_seconds(shortest)}"
         yield _finding("idle", text, idle, "see why in the guide docs/gpus-in-use.md")
-    elif gpus and job_seconds >= _IDLE_SECONDS and all(_is_zero_now(gpu) for gpu in gpus):
+    elif gpus and job_seconds >= _IDLE_SECONDS and all(_is_idle_now(gpu) for gpu in gpus):
         count = "its GPU is" if len(gpus) == 1 else f"its {len(gpus)} GPUs are"
-        text = f"{count} at 0 % now; since when is unknown"
+        text = f"{count} idle now; since when is unknown"
         yield _finding(
             "idle", text, gpus, "ask again in a minute; see the guide docs/gpus-in-use.md"
         )
@@ -260,9 +260,9 @@ def _is_idle(gpu: HeldGpu) -> bool:
     return gpu.taken - gpu.since >= _IDLE_SECONDS
 
 
-def _is_zero_now(gpu: HeldGpu) -> bool:
-    """Return whether a GPU is at 0 %, and nothing older is known of it."""
-    return gpu.utilization == 0 and gpu.since is None
+def _is_idle_now(gpu: HeldGpu) -> bool:
+    """Return whether a GPU is idle, and nothing older is known of it."""
+    return gpu.utilization is not None and gpu.utilization < IDLE_BELOW and gpu.since is None
 
 
 def _uneven(gpus: Sequence[HeldGpu]) -> Iterator[RunningFinding]:

@@ -22,8 +22,6 @@ THROTTLE_REASONS = {
 
 IDLE_BELOW = 1.0
 """A GPU is idle over a time if each sample of its utilization is below this, percent."""
-MOST_WATTS = 5000.0
-"""What one GPU can draw; more is a wrong measurement."""
 
 
 class NoSamples(SlurmkitError):

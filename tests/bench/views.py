@@ -133,7 +133,11 @@ def _fill(url: str) -> None:
 
 def _reading(at: float, chance: random.Random) -> GpuReading:
     return GpuReading(
-        at=at, utilization=chance.uniform(0, 100), memory_mib=40_000, memory_total_mib=81920, watts=300.0
+        at=at,
+        utilization=chance.uniform(0, 100),
+        memory_mib=40_000,
+        memory_total_mib=81920,
+        watts=300.0,
     )
 
 

@@ -33,7 +33,7 @@ def gpu(node: str, index: int, use: Callable[[int], float | None], **other: Any)
     )
     given: dict[str, Any] = {
         "utilization": sum(known) / len(known), "percentile_95": 95,
-        "idle_share": known.count(0.0) / len(known), "idle": not any(known),
+        "idle_share": sum(each < 1 for each in known) / len(known), "idle": max(known) < 1,
         "memory_mib": 44080, "memory_total_mib": 81920, "joules": 2_160_000.0,
         "energy_by": "counter", "covered": len(known) / POINTS, "last": NOW - 12,
         "points": points, "step": STEP,

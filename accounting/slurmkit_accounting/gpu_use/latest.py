@@ -35,7 +35,7 @@ class UseLately(NamedTuple):
         since: epoch seconds from which on no sample of utilization is missing.
         busiest: the largest utilization, percent.
         idle_since: epoch seconds from which on the GPU is idle and no sample is missing; None if
-            it is not, or if no sample is known.
+            it is not, or if the newest sample does not say.
         recent: at most `MOST_RECENT` whole percents, oldest first: the mean of each `step` seconds
             up to the newest sample.
     """
@@ -100,13 +100,14 @@ def load_latest(
     there = np.flatnonzero(~np.isnan(last_at)).tolist()
     return {
         int(ids[place]): UseLately(
-            unpack_sample(float(last_at[place]), last[place].item()),
+            sample,
             since,
             busiest,
-            idle_since,
+            None if sample.reading.utilization is None else idle_since,
             recent.get(place, ()),
         )
         for place in there
+        for sample in [unpack_sample(float(last_at[place]), last[place].item())]
         for since, busiest, idle_since in [judged.get(place, (None, None, None))]
     }
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from slurmkit.state.gpu_metrics import MOST_WATTS, GpuSample, plausible_percent
+from slurmkit.state.gpu_metrics import GpuSample, plausible_percent
 
 PREFIX = "slurmkit_gpu_"
+MOST_WATTS = 5000.0  # of one GPU; more is a wrong measurement
 PARTS = ("gres/shard", "gres/mps")  # TRES of parts of a GPU, as Slurm's accounting names them
 _MOST_MIB = 2**24
 _MIB = 2**20

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import add
 
 import msgspec
@@ -23,6 +23,7 @@ _UNKNOWN = 0xFFFF
 _MOST = _UNKNOWN - 1
 _COLUMNS = 4  # samples, utilization, memory, power
 _MEMORY_UNIT = 16  # MiB
+_HALF_STEP = 0.05  # percent; utilization is rounded to a tenth
 _MOST_BYTES = MOST_POINTS * _COLUMNS * 2
 
 
@@ -46,9 +47,13 @@ class CurvePoint(msgspec.Struct, frozen=True, gc=False):
     def may_be_busy(self, below: float) -> bool:
         """Return whether one of its samples may be at `below` percent or more.
 
-        That is so if the sample is, that has all the utilization of the point.
+        That is so if the sample is, that has all the utilization of the point: the most that is
+        rounded to it.
         """
-        return self.utilization is not None and self.utilization * max(self.samples, 1) >= below
+        if not self.utilization:
+            return False
+        most = self.utilization + (_HALF_STEP if self.samples > 1 else 0.0)
+        return most * max(self.samples, 1) >= below
 
 
 class Curve:
@@ -98,7 +103,7 @@ class Curve:
                 at=self.begin + place * self.step,
                 samples=samples,
                 # As it is stored; else a point is judged otherwise once it was stored.
-                utilization=round(self._utilization[place] / known) / 10 if known else None,
+                utilization=_permille(self._utilization[place], known) / 10 if known else None,
                 memory_mib=memory if memory >= 0 else None,
                 watts=round(self._watts[place] / watts) if watts else None,
             )
@@ -124,11 +129,11 @@ class Curve:
     def pack(self, level: int = 6) -> bytes:
         """Return the points as bytes: four columns of 16 bits, low and high bytes apart."""
         columns = array("H", (min(each, _MOST) for each in self._samples))
-        columns.extend(_means(self._utilization, self._utilization_known))
+        columns.extend(_means(self._utilization, self._utilization_known, _permille))
         columns.extend(
             min(each // _MEMORY_UNIT, _MOST) if each >= 0 else _UNKNOWN for each in self._memory
         )
-        columns.extend(_means(self._watts, self._watts_known))
+        columns.extend(_means(self._watts, self._watts_known, _whole))
         if sys.byteorder == "big":
             columns.byteswap()
         plain = columns.tobytes()
@@ -158,9 +163,20 @@ class Curve:
         return curve
 
 
-def _means(sums: array[float], known: array[int]) -> Iterator[int]:
+def _means(
+    sums: array[float], known: array[int], mean: Callable[[float, int], int]
+) -> Iterator[int]:
     for total, count in zip(sums, known, strict=True):
-        yield min(round(total / count), _MOST) if count else _UNKNOWN
+        yield min(mean(total, count), _MOST) if count else _UNKNOWN
+
+
+def _permille(total: float, count: int) -> int:
+    """Return a mean; 0 only if all samples were, so that no short burst of work is lost."""
+    return round(total / count) or int(total > 0)
+
+
+def _whole(total: float, count: int) -> int:
+    return round(total / count)
 
 
 def unpack_utilization(packed: bytes) -> tuple[Sequence[int], list[int | None]]:

@@ -13,8 +13,8 @@ from array import array
 
 import msgspec
 
-from slurmkit.state.gpu_metrics import IDLE_BELOW, MOST_WATTS
-from slurmkit_accounting.gpu_use.samples import GpuName, GpuReading
+from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit_accounting.gpu_use.samples import MOST_WATTS, GpuName, GpuReading
 from slurmkit_accounting.gpu_use.series import Curve
 
 _BINS = 101
@@ -121,7 +121,7 @@ class GpuUse(msgspec.Struct, kw_only=True):
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether it was idle in all samples of the run; None without a sample."""
+        """Whether all samples of the run are idle, or the only mean; None without either."""
         return self.idle_samples == self.measured_samples if self.measured_samples else None
 
     @property

@@ -137,7 +137,7 @@ def summarize_runs(
     fitted = smaller_request(shape, _add_up(completed)) if completed and not cut_short else ()
     tally = _tally(ran, rates, zone, tracked=tracked)
     return RunSummary(
-        uses=tuple(_use_lines(shape, _add_up(alike))),
+        uses=tuple(_use_lines(shape, alike)),
         asked=" ".join(held_request(shape)),
         fitted=" ".join(fitted),
         **tally,
@@ -163,15 +163,14 @@ def _add_up(ended: Sequence[EndedRun]) -> ResourceUse:
             use.mem_seconds, use.mem, use.most_mem = seconds, mem * seconds, mem
         if gpu is not None:
             use.gpu_seconds, use.gpu, use.most_gpu = seconds, gpu * seconds, gpu
-        if each.gpu_idle_seconds is not None:
-            use.idle, use.idle_known = each.gpu_idle_seconds, 1
         if each.gpu_mem_peak_mib is not None:
             use.most_gpu_mem, use.gpu_mem_known = each.gpu_mem_peak_mib, 1
         total.add(use)
     return total
 
 
-def _use_lines(shape: HeldResources, use: ResourceUse) -> list[UseLine]:
+def _use_lines(shape: HeldResources, ended: Sequence[EndedRun]) -> list[UseLine]:
+    use = _add_up(ended)
     several = use.jobs > 1
     lines = []
     if use.cpu_seconds and shape.cpus:
@@ -187,7 +186,7 @@ def _use_lines(shape: HeldResources, use: ResourceUse) -> list[UseLine]:
         share = use.gpu / 1000 / use.gpu_seconds
         lines.append(
             UseLine(
-                "GPU", f"{share:.0%} of {_count(shape.gpus, 'GPU')}{_gpu_more(shape, use)}", share
+                "GPU", f"{share:.0%} of {_count(shape.gpus, 'GPU')}{_gpu_more(use, ended)}", share
             )
         )
     if shape.time_limit.isdecimal() and int(shape.time_limit):
@@ -198,12 +197,12 @@ def _use_lines(shape: HeldResources, use: ResourceUse) -> list[UseLine]:
     return lines
 
 
-def _gpu_more(shape: HeldResources, use: ResourceUse) -> str:
+def _gpu_more(use: ResourceUse, ended: Sequence[EndedRun]) -> str:
     words = f", at most {format_mib(use.most_gpu_mem)} on one" if use.gpu_mem_known else ""
-    if not (use.idle_known and use.idle and use.gpu_seconds):
-        return words
-    idle = use.idle / (use.gpu_seconds * shape.gpus)
-    return f"{words}; idle for {idle:.0%} of the time" if idle >= _IDLE_SHOWN else words
+    known = [each for each in ended if each.gpu_idle_seconds is not None]
+    held = sum(each.run.gpus * each.seconds for each in known)
+    idle = sum(each.gpu_idle_seconds or 0 for each in known) / held if held else 0.0
+    return f"{words}; idle for {min(idle, 1.0):.0%} of the time" if idle >= _IDLE_SHOWN else words
 
 
 def _count(number: int, noun: str) -> str:

@@ -242,7 +242,7 @@ def _losses(by_user: Report, asked: Asked, me: str) -> Iterator[OpenQuestion]:
 def _idle(efficiency: Report, asked: Asked, me: str) -> Iterator[OpenQuestion]:
     for row in efficiency.rows:
         hours = row["gpu_hours_idle"] or 0.0
-        if hours >= _LEAST_HOURS:
+        if hours >= max(_LEAST_HOURS, _LEAST_SHARE * (row["gpu_hours"] or 0.0)):
             only = {"user": (str(row["user"]),)}
             whose = "Your" if row["user"] == me else f"{row['user']}'s"
             yield OpenQuestion(

@@ -40,7 +40,7 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         utilization: mean, percent.
         percentile_95: 95th percentile of the utilization, whole percent.
         idle_share: share of the samples below 1 %.
-        idle: whether all samples are.
+        idle: whether all samples are; of a summary of jobstats, whether its mean is.
         memory_mib: most memory in use.
         memory_total_mib: memory of the GPU.
         joules: energy that was measured.

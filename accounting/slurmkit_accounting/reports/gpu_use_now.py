@@ -217,7 +217,7 @@ def _load_lately(
 
 def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: float) -> GpuUseNow:
     _, shared, last = lately.last
-    total, busiest = last.memory_total_mib, lately.busiest
+    total = last.memory_total_mib
     return GpuUseNow(
         cluster=cluster,
         job_id=run.job_id,
@@ -229,12 +229,12 @@ def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: fl
         shared=shared,
         last=last.at,
         age=max(now - last.at, 0.0),
-        utilization=None if last.utilization is None else round(last.utilization, 1),
+        utilization=last.utilization,
         memory_mib=last.memory_mib,
         memory_total_mib=use.memory_total_mib if total is None else total,
         watts=None if last.watts is None else round(last.watts),
         since=lately.since,
-        busiest=None if busiest is None else round(busiest, 1),
+        busiest=lately.busiest,
         idle_since=lately.idle_since,
         recent=lately.recent,
         recent_step=step,
@@ -254,13 +254,17 @@ def _reach_back(
 
 
 def _reach_back_by_curve(lately: UseLately, curve: Curve, begin: float) -> UseLately:
+    """Go back from point to point, up to one of which nobody knows whether the GPU was idle."""
     since, busiest, idle_since = lately.since, lately.busiest, lately.idle_since
     for point in reversed(list(curve.points())):
         if since is None or point.at >= since:
             continue
         if point.at + curve.step < begin or point.utilization is None:
             break
-        if idle_since == since and not point.may_be_busy(IDLE_BELOW):
+        is_idle = not point.may_be_busy(IDLE_BELOW)
+        if point.utilization < IDLE_BELOW and not is_idle:
+            break
+        if idle_since == since and is_idle:
             idle_since = max(float(point.at), begin)
         since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilization)
     return lately._replace(since=since, busiest=busiest, idle_since=idle_since)

@@ -17,7 +17,6 @@ import msgspec
 import pynvml
 
 from slurmkit.errors import SlurmkitError
-from slurmkit.state.gpu_metrics import MOST_WATTS
 
 Log = Callable[[str], None]
 _ERROR_NAMES: dict[int, str] = {
@@ -62,6 +61,7 @@ _ACTIVITY = {
     "graphics": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
     "sm": pynvml.NVML_GPM_METRIC_SM_UTIL,
 }
+_MOST_WATTS = 5000.0  # as in the ledger
 _MOST_CELSIUS = 200.0
 _MOST_MEMORY = 1 << 46  # bytes
 _MOST_XIDS = 1000  # in one reading
@@ -300,7 +300,7 @@ class NvmlReader:
             sm_active=self._percent("sm_active", activity.get("sm")),
             memory_used=used,
             memory_total=total,
-            power_watts=self._within("power", watts, 0, MOST_WATTS),
+            power_watts=self._within("power", watts, 0, _MOST_WATTS),
             temperature=self._within("temperature", self._temperature(handle), -50, _MOST_CELSIUS),
             throttled=self._throttled(handle),
             energy_joules=None if millijoules is None else millijoules / 1000,

@@ -239,7 +239,7 @@ async def test_the_map_by_use_has_signs_for_idle_and_for_unknown() -> None:
         gpu_now("7", "c1", 7, *[0] * HOUR),  # free by now
     )
     async with app.run_test(size=(120, 30)) as pilot:
-        await expect_text(pilot, "! 1 held at 0% for 15 min", "by user")
+        await expect_text(pilot, "! 1 held, idle for 15 min", "by user")
         await pilot.press("b", "b", "b")
         await expect_text(pilot, "GPUs by use")
         assert cells(app)["c1"][:5] == "█!▁??"
@@ -247,7 +247,7 @@ async def test_the_map_by_use_has_signs_for_idle_and_for_unknown() -> None:
         assert cells(app)["c6"][0] == "▆"  # 70 %
         shown = text(app)
         assert "▁▂▃▄▅▆▇█ used 0% to 100% now" in shown
-        assert "! held, at 0% for 15 minutes or longer: 1" in shown
+        assert "! held and idle for 15 minutes or more: 1" in shown
         assert "? held, use unknown: " in shown
         assert ". free" in shown
         await pilot.press("b")
@@ -272,7 +272,7 @@ async def test_help_explains_the_signs_of_use() -> None:
     async with app.run_test(size=(120, 80)) as pilot:
         await expect_text(pilot, "GPUs by user")
         await pilot.press("question_mark")
-        await expect_text(pilot, "Marks of the map by use", "held, at 0% for 15 minutes or longer")
+        await expect_text(pilot, "Marks of the map by use", "held and idle for 15 minutes or more")
 
 
 async def test_without_a_ledger_every_held_gpu_is_unknown_and_the_map_says_why() -> None:

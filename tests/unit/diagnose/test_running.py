@@ -678,7 +678,7 @@ def test_processes_that_were_not_watched_are_said() -> None:
 
 def test_one_look_at_idle_gpus_is_no_verdict() -> None:
     since = (gpu(utilization=0.0, busiest=0.0), "does not use its GPUs: its GPU does nothing for ")
-    now = (gpu(utilization=0.0, busiest=0.0, since=None), "may not use its GPUs: its GPU is at 0 %")
+    now = (gpu(utilization=0.0, busiest=0.0, since=None), "may not use its GPUs: its GPU is idle")
     for one, words in (since, now):
         found = facts(gpus=(one,))
         problems = running.find_problems(found)

@@ -55,7 +55,7 @@ COLOURINGS: tuple[GpuColours, ...] = ("user", "account", "job", "use")
 ActivityByGpu = Mapping[tuple[str, int], GpuActivity]
 _UNHELD = ("free", "drained", "down")
 USE_MEANINGS = {
-    IDLE: "held, at 0% for 15 minutes or longer",
+    IDLE: "held and idle for 15 minutes or more",
     UNKNOWN: "held, use unknown",
 }
 _LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
@@ -119,7 +119,7 @@ class DrawnGpuMap(NamedTuple):
         free: the free GPUs as text.
         by: how holders are grouped, or `use`.
         total: number of GPUs on the cluster.
-        idle: number of GPUs that are held, and at 0 % for 15 minutes, as far as that is known.
+        idle: number of GPUs that are held, and idle for 15 minutes, as far as that is known.
     """
 
     lines: tuple[GpuMapLine, ...]
@@ -301,7 +301,7 @@ class GpusView(View):
             shown = sum(len(line.gpus) for line in self._map.lines)
             yield f"{shown:,} match {printable(text)}"
         if self._map.idle:
-            yield (f"{IDLE} {self._map.idle:,} held at 0% for 15 min", "$warning bold")
+            yield (f"{IDLE} {self._map.idle:,} held, idle for 15 min", "$warning bold")
         yield (self._map.free, "$success")
         if self._map.by == "use" and self._found and self._found.problem:
             yield (f"use unknown: {printable(self._found.problem)}", "$warning")

@@ -157,6 +157,35 @@ def test_what_gpus_do_now(running):
     assert len(read.gpu_use_now(running, scope=mine)) == 2
 
 
+def test_a_gpu_that_does_almost_nothing_is_idle(ledger):
+    store_runs(ledger, ran(NOW - 600, 600) | RUNNING)
+    store_running(ledger, (use_of(start=NOW - 600), steady(NOW - 600, 600, busy=0.96)))
+    (gpu,) = read.gpu_use_now(ledger)
+    assert (gpu.utilization, gpu.busiest, gpu.idle_seconds) == (0.96, 0.96, 570)
+
+
+def test_a_gpu_of_which_the_newest_sample_says_nothing_is_not_idle(ledger):
+    store_runs(ledger, ran(NOW - 600, 600) | RUNNING)
+    readings = [*steady(NOW - 600, 300, busy=0), *steady(NOW - 300, 300, busy=None)]
+    store_running(ledger, (use_of(start=NOW - 600), readings))
+    (gpu,) = read.gpu_use_now(ledger)
+    assert (gpu.utilization, gpu.busiest, gpu.idle_seconds) == (None, 0, None)
+
+
+@pytest.mark.parametrize(("burst", "hours"), [(0, 40), (1, 20)])
+def test_how_long_a_gpu_was_idle_is_seen_beyond_the_last_hour(ledger, burst, hours):
+    """A point of such a run is the mean of 16 minutes; one sample of work is 20 hours ago."""
+    start = NOW - 40 * 3600
+    store_runs(ledger, ran(start, 600) | RUNNING)
+    before = steady(start, 39 * 3600, busy=0)
+    before[20 * 120] = msgspec.structs.replace(before[20 * 120], utilization=burst)
+    store_running(ledger, (use_of(*before, start=start), steady(NOW - 3600, 3600, busy=0)))
+    (gpu,) = read.gpu_use_now(ledger, seconds=7 * 86400)
+    assert gpu.idle_seconds == pytest.approx(3600 * hours, abs=2 * 960)
+    assert gpu.since == gpu.idle_since  # further back, nobody knows what its busiest sample was
+    assert gpu.busiest == 0
+
+
 def test_now_as_a_sparkline(running):
     busy, idle = read.gpu_use_now(running, seconds=3600)
     assert (len(busy.recent), busy.recent_step) == (60, 60)

@@ -79,6 +79,8 @@ def one_by_one(
         before = at
     busiest = max((percent for _, percent in known), default=None)
     last = found[-1].reading.at
+    if found[-1].reading.utilization is None:
+        idle_since = None
     recent = in_steps(known, last, step, min(interval, step))
     return UseLately(found[-1], since, busiest, idle_since, recent)
 

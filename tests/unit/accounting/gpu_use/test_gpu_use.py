@@ -271,6 +271,22 @@ def test_a_curve_is_bounded_and_says_what_the_samples_say(seconds):
     assert {point.watts for point in points if point.samples} == {300}
 
 
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 8, 32, 300])
+@pytest.mark.parametrize("percent", [1, 5])
+def test_no_point_hides_a_sample_of_work(number, percent):
+    """However coarse the points are, and also after the curve was stored."""
+    curve = Curve(0, 30 * number)
+    for at in range(number):
+        curve.add(GpuReading(at=30.0 * at, utilization=percent if at == number // 2 else 0))
+    stored = Curve.unpack(0, 30 * number, curve.pack())
+    for (point,) in (curve.points(), stored.points()):
+        assert point.may_be_busy(percent)
+    idle = Curve(0, 30 * number)
+    for at in range(number):
+        idle.add(GpuReading(at=30.0 * at, utilization=0))
+    assert not next(idle.points()).may_be_busy(1)
+
+
 def test_a_curve_has_gaps():
     use = use_of(GpuReading(at=30.0, utilization=50), GpuReading(at=150.0, utilization=50))
     known = [(point.samples, point.utilization) for point in use.curve.points()]

@@ -88,6 +88,7 @@ def test_everything_says_of_the_same_gpus_that_they_are_idle(ledger, monkeypatch
     by_user = {row["user"]: row for row in report.rows}
     found = read.gpu_use_now(ledger, seconds=3600)
     on_screen = {gpu.job_id: msgspec.convert(gpu, GpuNow, from_attributes=True) for gpu in found}
+    busiest = {gpu.job_id: gpu.busiest for gpu in found}  # what `report idle` and the portal see
     with ledger.transaction() as connection:
         uses = {use.job: use for use in load_uses(connection)}
     idle_throughout = idle_now = 0
@@ -103,6 +104,7 @@ def test_everything_says_of_the_same_gpus_that_they_are_idle(ledger, monkeypatch
 
         last = len(curve) if whole else below[::-1].index(False)
         gpu = on_screen[str(number + JOBS)]
+        assert (busiest[str(number + JOBS)] < 1) is whole
         assert gpu.idle_seconds == (EVERY * (last - 1) if last else None)
         is_idle = EVERY * last >= IDLE_SECONDS
         assert acts(uses[number + JOBS], curve) is is_idle

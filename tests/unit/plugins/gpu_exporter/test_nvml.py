@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from nvml_stub import GPU_0, GPU_1, NODES, STUB, TWO_GPUS, Stub
+from slurmkit_accounting.gpu_use.samples import MOST_WATTS
 from slurmkit_plugins.gpu_exporter import nvml
 from slurmkit_plugins.gpu_exporter.nvml import NoDriver, NvmlReader, NvmlReading
 from waiting import wait_until
@@ -77,7 +78,7 @@ def test_a_counter_that_wrapped_is_passed_on(stub: Stub) -> None:
         (("busy", "250"), "utilization"),
         (("memory", "41G"), "memory_used"),
         (("temperature", "4000000"), "temperature"),
-        (("power", "900000"), "power_watts"),
+        (("power", f"{MOST_WATTS + 1:.0f}"), "power_watts"),
     ],
 )
 def test_what_cannot_be_true_is_unknown_and_counted(
