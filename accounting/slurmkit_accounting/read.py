@@ -18,6 +18,7 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import check_job_id
 from slurmkit.state.gpu_metrics import RunBesideEarlier
+from slurmkit.state.gpu_use import CurvePoint, GpuUseNow, GpuUseOfGpu, GpuUseOfRun
 from slurmkit.state.past_waits import PastWaits
 from slurmkit_accounting.allocations.balance import (
     AllocationHistory,
@@ -28,7 +29,6 @@ from slurmkit_accounting.allocations.balance import (
 )
 from slurmkit_accounting.calendar import find_zone, months_back
 from slurmkit_accounting.config import BUDGETS_LAST_RELEASE
-from slurmkit_accounting.gpu_use.series import CurvePoint
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.served import also_remote
 from slurmkit_accounting.remote.served import open_any_ledger as ledger
@@ -41,8 +41,8 @@ from slurmkit_accounting.reports.earlier_runs import load_run_beside_earlier
 from slurmkit_accounting.reports.efficiency import efficiency_report
 from slurmkit_accounting.reports.explain import RUNS, Evidence, explain_report
 from slurmkit_accounting.reports.explain import load_evidence as evidence_of
-from slurmkit_accounting.reports.gpu_use import GpuUseOfGpu, GpuUseOfRun, load_gpu_use
-from slurmkit_accounting.reports.gpu_use_now import GpuUseNow, NowQuestion, load_gpu_use_now
+from slurmkit_accounting.reports.gpu_use import load_gpu_use
+from slurmkit_accounting.reports.gpu_use_now import NowQuestion, load_gpu_use_now
 from slurmkit_accounting.reports.gpu_use_over_time import (
     SPANS,
     GpuUseInTime,

@@ -16,12 +16,13 @@ from slurmkit_tui.feed.composed import (
     Utilization,
 )
 from slurmkit_tui.feed.history import HeldGpus
-from slurmkit_tui.jobform.gpu_use import GpuNow, GpusNow
+from slurmkit_tui.jobform.gpu_use import GpusNow
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.doctor.case import Diagnosis
 from slurmkit.jobs.steps import Efficiency, UserEfficiency
+from slurmkit.state.gpu_use import GpuUseNow
 from slurmkit.state.nodes import read_nodes
 
 CpuOnly = "cpu=16,mem=32G,node=1"
@@ -40,13 +41,17 @@ _HELD = [1.5, 2, 2, 4, 6, 8, 8, 7.25, 6, 6, 6, 5, 3, 2, 0, 0, 1, 2, 4, 5, 6, 8, 
 HOURS = [int(NOW) // 3600 * 3600 - (24 - at) * 3600 for at in range(1, 24)]
 
 
-def gpu_now(job_id: str, node: str, index: int, *recent: float | None, age: float = 12.0) -> GpuNow:
+def gpu_now(job_id: str, node: str, index: int, *recent: int | None, age: float = 12) -> GpuUseNow:
     """A GPU of a running job with these percents, one for each minute."""
+    last = NOW - age
     idle = [*takewhile(lambda percent: percent is not None and percent < 1, reversed(recent))]
-    return GpuNow(
-        cluster="lab", job_id=job_id, node=node, index=index, age=age, utilization=recent[-1],
-        memory_mib=20480, memory_total_mib=81920, watts=310.0, recent=recent,
-        idle_seconds=60 * len(idle) if idle else None,
+    known = [percent for percent in recent if percent is not None]
+    return GpuUseNow(
+        cluster="lab", job_id=job_id, job_id_raw=1, user="alice", node=node, index=index,
+        gpu=f"GPU-{node}{index}", shared=False, last=last, age=age, utilization=recent[-1],
+        memory_mib=20480, memory_total_mib=81920, watts=310, since=last - 60 * len(recent),
+        busiest=max(known, default=None), idle_since=last - 60 * len(idle) if idle else None,
+        recent=recent, recent_step=60,
     )  # fmt: skip
 
 

@@ -13,8 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from operator import add
 
-import msgspec
-
+from slurmkit.state.gpu_use import CurvePoint
 from slurmkit_accounting.gpu_use.samples import GpuReading
 
 MOST_POINTS = 300
@@ -23,37 +22,7 @@ _UNKNOWN = 0xFFFF
 _MOST = _UNKNOWN - 1
 _COLUMNS = 4  # samples, utilization, memory, power
 _MEMORY_UNIT = 16  # MiB
-_HALF_STEP = 0.05  # percent; utilization is rounded to a tenth
 _MOST_BYTES = MOST_POINTS * _COLUMNS * 2
-
-
-class CurvePoint(msgspec.Struct, frozen=True, gc=False):
-    """One point of a curve; None is unknown.
-
-    Attributes:
-        at: epoch seconds at which the point begins; it ends where the next one begins.
-        samples: number of samples behind it.
-        utilization: mean, percent.
-        memory_mib: the most, MiB; in steps of 16 MiB.
-        watts: mean.
-    """
-
-    at: int
-    samples: int
-    utilization: float | None
-    memory_mib: int | None
-    watts: int | None
-
-    def may_be_busy(self, below: float) -> bool:
-        """Return whether one of its samples may be at `below` percent or more.
-
-        That is so if the sample is, that has all the utilization of the point: the most that is
-        rounded to it.
-        """
-        if not self.utilization:
-            return False
-        most = self.utilization + (_HALF_STEP if self.samples > 1 else 0.0)
-        return most * max(self.samples, 1) >= below
 
 
 class Curve:

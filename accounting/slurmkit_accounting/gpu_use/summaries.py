@@ -14,6 +14,7 @@ from array import array
 import msgspec
 
 from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit.state.gpu_use import LEAST_COVERED
 from slurmkit_accounting.gpu_use.samples import MOST_WATTS, GpuName, GpuReading
 from slurmkit_accounting.gpu_use.series import Curve
 
@@ -21,8 +22,6 @@ _BINS = 101
 _PERCENTILE = 0.95
 _SLACK = 100.0  # joules; a counter that moves in steps may be ahead of the power
 
-LEAST_COVERED = 0.5
-"""A run of which less was measured is marked wherever its use is shown."""
 PROMETHEUS = "prometheus"
 RUNNING_IN_PROMETHEUS = "prometheus_running"
 """Source of what was read while a run went on; see `slurmkit_accounting.gpu_use.running`."""

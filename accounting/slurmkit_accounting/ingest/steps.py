@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, select
 
+from slurmkit.state.gpu_use import LEAST_COVERED
 from slurmkit_accounting.gpu_use.exporters import most_gpus
 from slurmkit_accounting.gpu_use.jobstats import enter_blobs
 from slurmkit_accounting.gpu_use.store import MeasuredGpus, load_measured_gpus
-from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED
 from slurmkit_accounting.ingest.stored import find_runs
 from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows, update_rows
 from slurmkit_accounting.ledger.database_errors import is_overflow

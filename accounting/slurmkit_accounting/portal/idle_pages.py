@@ -8,11 +8,11 @@ from flask import Blueprint, g, render_template
 from sqlalchemy import select, text
 
 from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit.state.gpu_use import GpuUseNow
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.schema.runs import OPEN, runs
 from slurmkit_accounting.portal.context import lines_about, reader
 from slurmkit_accounting.portal.run_pages import note_rows
-from slurmkit_accounting.reports.gpu_use_now import GpuUseNow
 
 pages = Blueprint("idle", __name__)
 _SECONDS = 1800  # as in `report idle`, if nothing else is asked

@@ -9,6 +9,7 @@ from typing import Any
 from flask import Blueprint, abort, g, render_template, request
 
 from slurmkit.errors import BadInput
+from slurmkit.state.gpu_use import GpuUseOfGpu, GpuUseOfRun
 from slurmkit_accounting.portal.asked import ask_report
 from slurmkit_accounting.portal.context import lines_about, portal, reader
 from slurmkit_accounting.portal.identity import Account
@@ -21,7 +22,6 @@ from slurmkit_accounting.portal.view_log import (
 from slurmkit_accounting.render.format import format_utc, format_value
 from slurmkit_accounting.render.html import Figure, figures_of, report_page
 from slurmkit_accounting.reports.explain import Evidence
-from slurmkit_accounting.reports.gpu_use import GpuUseOfGpu, GpuUseOfRun
 from slurmkit_accounting.reports.model import Panel, Report, Series
 
 pages = Blueprint("runs", __name__)

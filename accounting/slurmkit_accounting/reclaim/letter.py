@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from slurmkit_accounting.gpu_use.series import CurvePoint
+from slurmkit.state.gpu_use import CurvePoint
 from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.notify.job_letter import mail_template
 

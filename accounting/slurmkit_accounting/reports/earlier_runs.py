@@ -10,9 +10,10 @@ from sqlalchemy import ColumnElement, Connection, and_, not_, select
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import whole_id
 from slurmkit.state.gpu_metrics import MeasuredRun, RunBesideEarlier
+from slurmkit.state.gpu_use import GpuUseOfRun
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs
-from slurmkit_accounting.reports.gpu_use import GpuUseOfRun, load_gpu_use, load_shown_runs
+from slurmkit_accounting.reports.gpu_use import load_gpu_use, load_shown_runs
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 from slurmkit_accounting.usage.partial import is_of_job, load_last_ingests

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import ColumnElement, Connection, select
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.gpu_use.series import CurvePoint
+from slurmkit.state.gpu_use import GpuUseOfGpu, GpuUseOfRun
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run, load_uses
-from slurmkit_accounting.gpu_use.summaries import LEAST_COVERED, GpuUse, source_weight
+from slurmkit_accounting.gpu_use.summaries import GpuUse, source_weight
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters, runs
 from slurmkit_accounting.reports.dimensions import Dimensions
@@ -24,90 +23,6 @@ from slurmkit_accounting.usage.tables import load_eras
 
 MOST_RUNS = 100
 MOST_CURVES = 64
-
-
-class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU did for one run; None is unknown, never 0.
-
-    Attributes:
-        node: name of the node.
-        gpu: what names the GPU: UUID of the MIG instance or GPU, else PCI address or index.
-        index: Slurm's index on its node.
-        mig: UUID of the MIG instance; empty for a whole GPU.
-        shared: whether other jobs held the GPU, too; then utilization and memory are the job's own.
-        source: `exporter`, `prometheus`, `jobstats`; `prometheus_running`: Prometheus as it was
-            asked while the run went on.
-        utilization: mean, percent.
-        percentile_95: 95th percentile of the utilization, whole percent.
-        idle_share: share of the samples below 1 %.
-        idle: whether all samples are; of a summary of jobstats, whether its mean is.
-        memory_mib: most memory in use.
-        memory_total_mib: memory of the GPU.
-        joules: energy that was measured.
-        energy_by: `counter`, or `power` for power times time.
-        energy_seconds: the time that it covers.
-        samples: number of samples; 0 for a summary of jobstats, which does not say.
-        covered: share of the run that is covered by samples of utilization, 0 to 1. Mark what is
-            below 0.5.
-        last: epoch seconds of the last sample.
-        points: the curve, oldest first, at most 300 points; empty if it is not kept.
-        step: seconds of one point; 0 without points.
-    """
-
-    node: str
-    gpu: str
-    index: int | None
-    mig: str
-    shared: bool
-    source: str
-    utilization: float | None
-    percentile_95: int | None
-    idle_share: float | None
-    idle: bool | None
-    memory_mib: int | None
-    memory_total_mib: int | None
-    joules: float | None
-    energy_by: str | None
-    energy_seconds: float
-    samples: int
-    covered: float
-    last: float | None
-    points: tuple[CurvePoint, ...] = ()
-    step: int = 0
-
-    @property
-    def watts(self) -> float | None:
-        """Mean power in the time that the energy covers."""
-        return None if self.joules is None else self.joules / max(self.energy_seconds, 1.0)
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether samples cover at least half of the run."""
-        return self.covered >= LEAST_COVERED
-
-
-class GpuUseOfRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUs of one run did.
-
-    Attributes:
-        cluster: name of the cluster.
-        job_id: the id that people use: `12`, `12_3`.
-        job_id_raw: Slurm's own job id.
-        user: user name.
-        start: epoch seconds.
-        end: epoch seconds; None while it runs, as of the last ingest.
-        held: number of GPUs, or MIG instances, that the run held.
-        gpus: by node and index; empty if nothing was measured. There may be fewer than `held`.
-    """
-
-    cluster: str
-    job_id: str
-    job_id_raw: int
-    user: str
-    start: int
-    end: int | None
-    held: int
-    gpus: tuple[GpuUseOfGpu, ...] = ()
 
 
 def load_gpu_use(

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import Connection, or_, select, text
 
 from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit.state.gpu_use import GpuUseNow
 from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
@@ -40,60 +41,6 @@ _OF_USE = [
         "memory_total_mib",
     )
 ]  # fmt: skip
-
-
-class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU of a running job does now; None is unknown.
-
-    Attributes:
-        cluster: name of the cluster.
-        job_id: the id that people use: `12`, `12_3`.
-        job_id_raw: Slurm's own job id.
-        user: user name.
-        node: name of the node.
-        index: Slurm's index on its node.
-        gpu: what names the GPU: UUID of the MIG instance or GPU, else PCI address or index.
-        shared: whether other jobs hold the GPU, too; then utilization and memory are the job's own.
-        last: epoch seconds of the last sample.
-        age: seconds since the last sample, by the clock that took it.
-        utilization: of the last sample, percent.
-        memory_mib: memory in use then.
-        memory_total_mib: memory of the GPU.
-        watts: power then.
-        since: epoch seconds from which on no sample is missing.
-        busiest: the largest utilization in the time asked for, percent. What is older than an hour
-            counts by the means of the curve's points.
-        idle_since: epoch seconds from which on each sample is below 1 % and none is missing; None
-            if the last one is not, or is unknown.
-        recent: at most 60 whole percents for a sparkline, oldest first; the last one ends at
-            `last`. None: no sample.
-        recent_step: seconds of each of `recent`.
-    """
-
-    cluster: str
-    job_id: str
-    job_id_raw: int
-    user: str
-    node: str
-    index: int | None
-    gpu: str
-    shared: bool
-    last: float
-    age: float
-    utilization: float | None
-    memory_mib: int | None
-    memory_total_mib: int | None
-    watts: int | None
-    since: float | None
-    busiest: float | None
-    idle_since: float | None
-    recent: tuple[int | None, ...]
-    recent_step: int
-
-    @property
-    def idle_seconds(self) -> float | None:
-        """How long it was idle up to its last sample; None if it is not."""
-        return None if self.idle_since is None else self.last - self.idle_since
 
 
 class NowQuestion(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,22 +10,13 @@ import pytest
 from fake_gpus import Recorded
 from fake_queue import NOW, Scene, expect_text, job, text, until, waiting
 from gpu_lab import steady, store_running, use_of
-from gpu_runs import BEFORE, BEGIN, GPUS, GPUS_OF_JOB, RUN, busy, gpu
+from gpu_runs import BEFORE, BEGIN, GPUS, GPUS_OF_JOB, RUN, busy, gpu, one_gpu
 from slurmkit_accounting.gpu_use.samples import GpuName
 from slurmkit_accounting.gpu_use.store import store_uses
 from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedQuestion, composed
-from slurmkit_tui.jobform.gpu_use import (
-    GpuNow,
-    GpuOfJob,
-    GpusNow,
-    GpusOfJob,
-    JobUse,
-    RunOfJob,
-    UsePoint,
-    sum_up,
-)
+from slurmkit_tui.jobform.gpu_use import GpusNow, GpusOfJob, JobUse, is_idle, sum_up
 from slurmkit_tui.widgets.gpu_curves import (
     MEASURES,
     GpuCurves,
@@ -41,6 +32,7 @@ from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.my_jobs import MyJobs
 from slurmkit.errors import BadInput, LedgerError
 from slurmkit.jobs.info import JobInfo
+from slurmkit.state.gpu_use import CurvePoint, GpuUseNow, GpuUseOfRun
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
 
@@ -72,15 +64,16 @@ def test_old_samples_have_their_age(age: float, passed: float, words: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("seconds", "age", "is_idle"),
+    ("seconds", "age", "marked"),
     [(900, 20, True), (820, 20, True), (600, 20, False), (None, 20, False), (3600, 1200, False)],
 )
 def test_a_gpu_is_marked_after_15_idle_minutes(
-    seconds: float | None, age: float, is_idle: bool
+    seconds: float | None, age: float, marked: bool
 ) -> None:
     """After twenty minutes without a sample nobody knows what it does now."""
     gpu = gpu_now("1", "c1", 0, 0, age=age)
-    assert msgspec.structs.replace(gpu, idle_seconds=seconds).is_idle is is_idle
+    since = None if seconds is None else gpu.last - seconds
+    assert is_idle(msgspec.structs.replace(gpu, idle_since=since)) is marked
 
 
 def test_a_ledger_of_several_clusters_mixes_no_jobs() -> None:
@@ -136,16 +129,22 @@ def over(job_id: str, *, at: int, tres: str = "cpu=1,gres/gpu=2") -> JobInfo:
     )  # fmt: skip
 
 
-def did(job_id: str, at: int, *percents: float | None, covered: float = 1.0) -> RunOfJob:
+def did(job_id: str, at: int, *percents: float | None, covered: float = 1.0) -> GpuUseOfRun:
     gpus = tuple(
-        GpuOfJob(
-            node="c2", gpu=str(index), index=index, covered=covered,
-            utilization=percent,
+        one_gpu(
+            node="c2", gpu=str(index), index=index, covered=covered, utilization=percent
         )
         for index, percent in enumerate(percents)
     )  # fmt: skip
-    return RunOfJob(
-        cluster="lab", job_id=job_id, start=at, end=at + 3600, held=len(gpus), gpus=gpus
+    return GpuUseOfRun(
+        cluster="lab",
+        job_id=job_id,
+        job_id_raw=1,
+        user="alice",
+        start=at,
+        end=at + 3600,
+        held=len(gpus),
+        gpus=gpus,
     )
 
 
@@ -218,7 +217,7 @@ async def test_a_terminal_without_block_characters_gets_digits(
         await expect_text(pilot, "111111888888")
 
 
-def many(*rows: GpuNow, **values: Any) -> SlurmkitApp:
+def many(*rows: GpuUseNow, **values: Any) -> SlurmkitApp:
     """The map of a recorded cluster; the first two GPUs of each node are held."""
     found = msgspec.structs.replace(read_gpus(Recorded().slurm), taken=NOW)
     return StubFeed(**{"gpus": found, "gpus-now": GpusNow(rows, NOW), **values}).app("gpus")
@@ -439,10 +438,10 @@ def test_a_curve_in_columns_has_gaps_where_nothing_is_known() -> None:
     frame = frame_of(RUN)
     use, memory, _ = MEASURES
     assert curve_columns(GPUS[2], frame, use, 8) == [None] * 6 + [60.0] * 2
-    short = GpuOfJob(node="c1", gpu="x", index=0, points=(UsePoint(BEGIN, 7.0),), step=10)
+    short = one_gpu(points=(CurvePoint(BEGIN, 1, 7.0, None, None),), step=10)
     assert curve_columns(short, frame, use, 4) == [7.0, None, None, None]
-    points = tuple(UsePoint(BEGIN + at, at, 1024 * at) for at in range(10))
-    whole = GpuOfJob(node="c1", gpu="x", index=0, points=points, step=1)
+    points = tuple(CurvePoint(BEGIN + at, 1, at, 1024 * at, None) for at in range(10))
+    whole = one_gpu(points=points, step=1)
     both = frame._replace(end=BEGIN + 10)
     assert curve_columns(whole, both, use, 2) == [2.0, 7.0]  # means
     assert curve_columns(whole, both, memory, 2) == [4.0, 9.0]  # GiB, the most
@@ -477,7 +476,7 @@ def test_the_ledger_answers_both_questions() -> None:
     found = {row.index: row for row in now.rows}
     assert (found[0].job_id, found[0].node, found[0].utilization) == ("1", "c1", 80.0)
     assert (found[0].memory_mib, found[0].watts) == (10240, 300)
-    assert [found[0].is_idle, found[1].is_idle] == [False, True]
+    assert [is_idle(found[0]), is_idle(found[1])] == [False, True]
     assert sum_up(now.by_job(None)["1"], 2).words == "40%"
     held = [Gpu(node="c1", index=at, type="a100", state="held", job_id="1") for at in (0, 1)]
     assert now.by_gpu(None, held, now.taken)["c1", 1] == (0.0, True)

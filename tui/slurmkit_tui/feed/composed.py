@@ -26,7 +26,7 @@ from slurmkit.state.queue import Queue
 from slurmkit.state.queue_rows import QueueRow
 from slurmkit_tui.feed.budgets import read_budgets
 from slurmkit_tui.feed.history import SPANS, HeldGpus, HourlyGpus
-from slurmkit_tui.jobform.gpu_use import RECENT_SECONDS, GpuNow, GpusNow, GpusOfJob, RunOfJob
+from slurmkit_tui.jobform.gpu_use import RECENT_SECONDS, GpusNow, GpusOfJob
 
 OUTAGE_DAYS = 30
 """How far back the health view looks for outages of nodes."""
@@ -182,10 +182,7 @@ def read_gpus_now() -> GpusNow:
     read = _import_ledger()
     taken = time.time()
     with read.ledger() as ledger:
-        found = read.gpu_use_now(ledger, seconds=RECENT_SECONDS)
-    # One by one: all of 8,000 GPUs at once would keep the screen's own thread waiting.
-    gpus = tuple(msgspec.convert(each, GpuNow, from_attributes=True) for each in found)
-    return GpusNow(gpus, taken)
+        return GpusNow(read.gpu_use_now(ledger, seconds=RECENT_SECONDS), taken)
 
 
 def read_gpus_of_job(job_id: str) -> GpusOfJob:
@@ -199,8 +196,7 @@ def read_gpus_of_job(job_id: str) -> GpusOfJob:
     read = _import_ledger()
     taken = time.time()
     with read.ledger() as ledger:
-        found = read.gpu_use_of(ledger, job_id)
-    return GpusOfJob(msgspec.convert(found, tuple[RunOfJob, ...], from_attributes=True), taken)
+        return GpusOfJob(read.gpu_use_of(ledger, job_id), taken)
 
 
 def read_ended_gpus(job_ids: str) -> GpusOfJob:

@@ -1,7 +1,4 @@
-"""What the GPUs of jobs do: the samples of running jobs, and all samples of one job.
-
-Their types are not those of the ledger's package, so that a recording can be shown without it.
-"""
+"""What the GPUs of jobs do: the samples of running jobs, and all samples of one job."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from slurmkit.formats.display import spark_signs
+from slurmkit.state.gpu_use import LEAST_COVERED, GpuUseNow, GpuUseOfRun
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit.state.nodes import NodeRow
 
@@ -21,49 +19,7 @@ _OLD = 180.0  # seconds; an older sample has its age beside it
 _LOST = 300.0  # seconds; an older sample says nothing about now
 IDLE_SECONDS = 900  # idle for so long, a GPU that is held is marked
 _ABOUT = 0.9  # of these seconds: there is some time between samples
-_SPARSE = 0.5  # share of a run; what fewer samples say is marked
 _LOW = 10.0  # percent; less is marked wherever the use of a job is shown
-
-
-class GpuNow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What one GPU does for a running job; None is unknown.
-
-    Attributes:
-        cluster: name of the cluster.
-        job_id: the id that people use.
-        node: name of the node.
-        index: Slurm's index on its node.
-        shared: whether other jobs hold it, too; then utilization and memory are the job's own.
-        age: seconds from the last sample to the answer.
-        utilization: percent, of the last sample.
-        memory_mib: memory in use.
-        memory_total_mib: memory of the GPU.
-        watts: power.
-        idle_seconds: how long it was idle up to the last sample, without a missing sample; None if
-            it is not, or if that is unknown.
-        recent: percent of each stretch of an hour, oldest first; the last one ends with the last
-            sample.
-        recent_step: seconds of such a stretch.
-    """
-
-    cluster: str
-    job_id: str
-    node: str
-    index: int | None
-    age: float
-    shared: bool = False
-    utilization: float | None = None
-    memory_mib: int | None = None
-    memory_total_mib: int | None = None
-    watts: float | None = None
-    idle_seconds: float | None = None
-    recent: tuple[float | None, ...] = ()
-    recent_step: int = 60
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it is idle for about 15 minutes, as far as its samples say."""
-        return (self.idle_seconds or 0.0) >= _ABOUT * IDLE_SECONDS and self.age <= _LOST
 
 
 class GpusNow(msgspec.Struct, frozen=True):
@@ -74,18 +30,18 @@ class GpusNow(msgspec.Struct, frozen=True):
         taken: epoch seconds.
     """
 
-    rows: tuple[GpuNow, ...]
+    rows: tuple[GpuUseNow, ...]
     taken: float
 
-    def by_job(self, cluster: str | None) -> dict[str, list[GpuNow]]:
+    def by_job(self, cluster: str | None) -> dict[str, list[GpuUseNow]]:
         """Return the GPUs of each job of a cluster, by the id that people use."""
-        found: dict[str, list[GpuNow]] = defaultdict(list)
+        found: dict[str, list[GpuUseNow]] = defaultdict(list)
         for row in self.rows:
             if cluster in (None, row.cluster):
                 found[row.job_id].append(row)
         return dict(found)
 
-    def of_job(self, cluster: str | None, job_id: str) -> list[GpuNow]:
+    def of_job(self, cluster: str | None, job_id: str) -> list[GpuUseNow]:
         """Return the GPUs of one job of a cluster, by node and index."""
         rows = [r for r in self.rows if r.job_id == job_id and cluster in (None, r.cluster)]
         return sorted(rows, key=lambda row: (row.node, -1 if row.index is None else row.index))
@@ -100,14 +56,14 @@ class GpusNow(msgspec.Struct, frozen=True):
             cluster: its name; None for the only one.
             nodes: all nodes.
         """
-        newest: dict[str, dict[int, GpuNow]] = defaultdict(dict)
+        newest: dict[str, dict[int, GpuUseNow]] = defaultdict(dict)
         for row in self.rows:
             of_node = newest[row.node] if cluster in (None, row.cluster) else {}
             if row.index is not None and (
                 row.index not in of_node or row.age < of_node[row.index].age
             ):
                 of_node[row.index] = row
-        known: dict[str | None, list[GpuNow]] = defaultdict(list)
+        known: dict[str | None, list[GpuUseNow]] = defaultdict(list)
         for node in nodes:
             types = _types_of_held(node) if node.name in newest else {}
             for index, type_ in types.items():
@@ -136,7 +92,7 @@ class GpusNow(msgspec.Struct, frozen=True):
             gpus: who holds them now, as Slurm says.
             now: epoch seconds; of what is older than five minutes, the percentage is unknown.
         """
-        by_holder: dict[tuple[str, int | None, str | None], GpuNow] = {
+        by_holder: dict[tuple[str, int | None, str | None], GpuUseNow] = {
             (row.node, row.index, row.job_id): row
             for row in self.rows
             if row.index is not None and cluster in (None, row.cluster)
@@ -194,84 +150,6 @@ class GpuActivity(NamedTuple):
     is_idle: bool
 
 
-class UsePoint(msgspec.Struct, frozen=True, gc=False):
-    """One point of the curve of a job's GPU; None is unknown.
-
-    Attributes:
-        at: epoch seconds at which the point begins.
-        utilization: mean, percent.
-        memory_mib: most memory in use, MiB.
-        watts: mean.
-    """
-
-    at: int
-    utilization: float | None = None
-    memory_mib: int | None = None
-    watts: float | None = None
-
-
-class GpuOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU did for one run; None is unknown.
-
-    Attributes:
-        node: name of the node.
-        gpu: what names the GPU: a UUID, a PCI address, or an index.
-        index: Slurm's index on its node.
-        mig: UUID of the MIG instance; empty for a whole GPU.
-        shared: whether other jobs held it, too; then utilization and memory are the job's own.
-        utilization: mean, percent.
-        percentile_95: 95th percentile of the utilization, percent.
-        idle_share: share of the samples that are idle.
-        idle: whether all are.
-        memory_mib: most memory in use.
-        memory_total_mib: memory of the GPU.
-        joules: energy.
-        energy_by: `counter`, or `power` for power times time.
-        covered: share of the run that samples cover.
-        last: epoch seconds of the last sample.
-        points: the curve, oldest first; empty if it is not kept.
-        step: seconds of one point.
-    """
-
-    node: str
-    gpu: str
-    index: int | None
-    mig: str = ""
-    shared: bool = False
-    utilization: float | None = None
-    percentile_95: int | None = None
-    idle_share: float | None = None
-    idle: bool | None = None
-    memory_mib: int | None = None
-    memory_total_mib: int | None = None
-    joules: float | None = None
-    energy_by: str | None = None
-    covered: float = 0.0
-    last: float | None = None
-    points: tuple[UsePoint, ...] = ()
-    step: int = 0
-
-
-class RunOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUs of one run of a job did.
-
-    Attributes:
-        cluster: name of the cluster.
-        job_id: the id that people use.
-        start: epoch seconds.
-        end: epoch seconds; None while it runs.
-        held: number of GPUs, or MIG instances, that the run held.
-        gpus: by node and index; there may be fewer than `held`.
-    """
-
-    cluster: str
-    job_id: str
-    start: int
-    end: int | None
-    held: int
-    gpus: tuple[GpuOfJob, ...] = ()
-
-
 class GpusOfJob(msgspec.Struct, frozen=True):
     """What the GPUs of a job did, in each of its runs.
 
@@ -280,17 +158,22 @@ class GpusOfJob(msgspec.Struct, frozen=True):
         taken: epoch seconds.
     """
 
-    runs: tuple[RunOfJob, ...]
+    runs: tuple[GpuUseOfRun, ...]
     taken: float
 
 
-def _together(rows: Sequence[GpuNow], passed: float) -> GpuActivity:
+def is_idle(gpu: GpuUseNow) -> bool:
+    """Return whether a GPU is idle for about 15 minutes, as far as its samples say."""
+    return (gpu.idle_seconds or 0.0) >= _ABOUT * IDLE_SECONDS and gpu.age <= _LOST
+
+
+def _together(rows: Sequence[GpuUseNow], passed: float) -> GpuActivity:
     """Sum up the jobs on a GPU; each has its own share of a GPU that is shared."""
     shares = [row.utilization if row.age + passed <= _LOST else None for row in rows]
     known = [share for share in shares if share is not None]
     if len(known) < len(shares):
         return GpuActivity(None, is_idle=False)
-    return GpuActivity(min(sum(known), 100.0), is_idle=all(row.is_idle for row in rows))
+    return GpuActivity(min(sum(known), 100.0), is_idle=all(map(is_idle, rows)))
 
 
 class JobUse(NamedTuple):
@@ -332,7 +215,7 @@ class JobUse(NamedTuple):
         return spark_signs(self.curve, plain=plain) if any(map(_is_known, self.curve)) else ""
 
 
-def sum_up(gpus: Sequence[GpuNow], held: int | None, passed: float = 0.0) -> JobUse:
+def sum_up(gpus: Sequence[GpuUseNow], held: int | None, passed: float = 0.0) -> JobUse:
     """Sum up what the GPUs of a job do.
 
     Args:
@@ -348,7 +231,7 @@ def sum_up(gpus: Sequence[GpuNow], held: int | None, passed: float = 0.0) -> Job
     return JobUse(mean, len(known), held, max(gpu.age for gpu in known) + passed, curve)
 
 
-def sum_up_ended(runs: Sequence[RunOfJob], held: int | None) -> JobUse:
+def sum_up_ended(runs: Sequence[GpuUseOfRun], held: int | None) -> JobUse:
     """Sum up what the GPUs of ended runs did. Each counts by the time that samples cover.
 
     Args:
@@ -365,7 +248,7 @@ def sum_up_ended(runs: Sequence[RunOfJob], held: int | None) -> JobUse:
         return JobUse(held=held)
     measured = sum(seconds * covered for seconds, covered, _ in known)
     used = sum(seconds * covered * percent for seconds, covered, percent in known)
-    is_sparse = measured < _SPARSE * sum(seconds for seconds, _, _ in known)
+    is_sparse = measured < LEAST_COVERED * sum(seconds for seconds, _, _ in known)
     return JobUse(used / measured, len(known), held, is_sparse=is_sparse)
 
 
@@ -373,7 +256,7 @@ def _is_known(percent: float | None) -> bool:
     return percent is not None
 
 
-def _join_curves(gpus: Iterable[GpuNow]) -> tuple[float | None, ...]:
+def _join_curves(gpus: Iterable[GpuUseNow]) -> tuple[float | None, ...]:
     """Return the mean of the curves of GPUs, which end with the answer."""
     found: list[list[float]] = [[] for _ in range(_COLUMNS)]
     for gpu in gpus:

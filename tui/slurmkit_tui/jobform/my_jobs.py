@@ -17,16 +17,9 @@ from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.steps import Efficiency, array_shares
 from slurmkit.state import arrays
 from slurmkit.state.arrays import shown_id, user_array_id
+from slurmkit.state.gpu_use import GpuUseNow, GpuUseOfRun
 from slurmkit.state.queue_rows import QueueRow, pending_reason
-from slurmkit_tui.jobform.gpu_use import (
-    GpuNow,
-    GpusNow,
-    GpusOfJob,
-    JobUse,
-    RunOfJob,
-    sum_up,
-    sum_up_ended,
-)
+from slurmkit_tui.jobform.gpu_use import GpusNow, GpusOfJob, JobUse, sum_up, sum_up_ended
 
 NO_EFFICIENCIES: Mapping[str, Efficiency] = MappingProxyType({})
 _MOST_ENDED = 50  # runs; the ledger takes at most 100, and one may have been requeued
@@ -112,7 +105,7 @@ def my_job_rows(
     for run in mine.ended:
         key = whole_array_id(run, mine.wholes)
         ended.setdefault(f"{key} ended" if key in alive else key, []).append(run)
-    measured: dict[tuple[str, int | None], RunOfJob] = {
+    measured: dict[tuple[str, int | None], GpuUseOfRun] = {
         (run.job_id, run.start): run
         for run in (ended_gpus.runs if ended_gpus else ())
         if cluster in (None, run.cluster)
@@ -123,7 +116,7 @@ def my_job_rows(
 
 
 def _with_use(
-    jobs: Sequence[MyJobRow], by_job: Mapping[str, Sequence[GpuNow]], passed: float
+    jobs: Sequence[MyJobRow], by_job: Mapping[str, Sequence[GpuUseNow]], passed: float
 ) -> list[MyJobRow]:
     """Add what the GPUs of the running jobs do, `passed` seconds after the answer about them."""
     return [
@@ -132,7 +125,7 @@ def _with_use(
     ]
 
 
-def _use(job: MyJobRow, by_job: Mapping[str, Sequence[GpuNow]], passed: float) -> JobUse | None:
+def _use(job: MyJobRow, by_job: Mapping[str, Sequence[GpuUseNow]], passed: float) -> JobUse | None:
     """Return what the GPUs of the running tasks do; None for a job without GPUs."""
     running = [row for row in job.rows if not row.waits]
     known = [gpu for row in running for gpu in by_job.get(row.job_id, ())]
@@ -148,7 +141,7 @@ def ids_of_ended_gpus(mine: MyJobs) -> str:
 
 
 def _use_of_ended(
-    runs: Sequence[JobInfo], measured: Mapping[tuple[str, int | None], RunOfJob]
+    runs: Sequence[JobInfo], measured: Mapping[tuple[str, int | None], GpuUseOfRun]
 ) -> JobUse | None:
     """Return what the GPUs of ended runs did; None for runs without GPUs."""
     with_gpus = [run for run in runs if "gres/" in run.tres]
@@ -233,7 +226,7 @@ def _over(
     key: str,
     runs: Sequence[JobInfo],
     of: Mapping[str, Efficiency],
-    measured: Mapping[tuple[str, int | None], RunOfJob],
+    measured: Mapping[tuple[str, int | None], GpuUseOfRun],
 ) -> MyJobRow:
     """Make the row of an ended job or array. A requeued job counts by its last run.
 

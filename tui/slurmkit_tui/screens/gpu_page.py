@@ -15,8 +15,9 @@ from textual.widgets import Static
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.tres import gpu_types
+from slurmkit.state.gpu_use import GpuUseOfGpu, GpuUseOfRun
 from slurmkit_tui.actions.registry import key_bindings
-from slurmkit_tui.jobform.gpu_use import GpuOfJob, GpusOfJob, RunOfJob
+from slurmkit_tui.jobform.gpu_use import GpusOfJob
 from slurmkit_tui.widgets.gpu_curves import (
     CURVE_CLASSES,
     HEAD_LINES,
@@ -42,11 +43,11 @@ class GpuPage(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__(id="gpus", can_focus=True)
-        self._runs: Sequence[RunOfJob] = ()
+        self._runs: Sequence[GpuUseOfRun] = ()
         self._back = 0  # runs before the last one
         self._taken = 0.0
         self._tres = ""
-        self._waiting: Sequence[tuple[int, GpuOfJob, CurveFrame]] = ()  # not there yet
+        self._waiting: Sequence[tuple[int, GpuUseOfGpu, CurveFrame]] = ()  # not there yet
         self._unplotted: list[GpuCurves] = []
         self._held: Mapping[str, Sequence[int]] = {}
         self._cursor = 0  # the GPU whose curves Enter shows
@@ -180,7 +181,7 @@ class GpuPage(VerticalScroll):
         if self._runs:
             self._update()
 
-    def _title(self, run: RunOfJob, frame: CurveFrame) -> str:
+    def _title(self, run: GpuUseOfRun, frame: CurveFrame) -> str:
         until = "now" if run.end is None else format_time(run.end)[5:16]
         length = format_duration(int(frame.end - frame.begin))
         gpus = f"{run.held} GPU{'s' * (run.held != 1)}"
@@ -193,7 +194,7 @@ class GpuPage(VerticalScroll):
 
 
 def run_in_words(
-    run: RunOfJob, now: float, held: Mapping[str, Sequence[int]] | None = None
+    run: GpuUseOfRun, now: float, held: Mapping[str, Sequence[int]] | None = None
 ) -> Iterator[str]:
     """Yield what is to be said about the GPUs of a run, the most important first.
 

@@ -14,12 +14,13 @@ from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_states import state_kind
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.pending_reasons import YOU, explain_reason
+from slurmkit.state.gpu_use import GpuUseNow
 from slurmkit.state.gpumap_model import GpuCounts, count_gpus
 from slurmkit.state.nodes import NodesSnapshot
 from slurmkit.state.queue_rows import pending_reason
 from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve
-from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpuNow, GpusNow, UsedGpus
+from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpusNow, UsedGpus, is_idle
 from slurmkit_tui.jobform.my_jobs import MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession
 
@@ -244,7 +245,7 @@ def waiting_reason(job: MyJobRow) -> str:
 
 
 def find_attention(
-    overview: Overview, nodes: NodesSnapshot | None, gpus_now: Mapping[str, Sequence[GpuNow]]
+    overview: Overview, nodes: NodesSnapshot | None, gpus_now: Mapping[str, Sequence[GpuUseNow]]
 ) -> list[Attention]:
     """Return what somebody should look at, the most urgent first.
 
@@ -298,10 +299,10 @@ def _is_up_to_me(reason: str) -> bool:
     )
 
 
-def _idle(job: MyJobRow, gpus_now: Mapping[str, Sequence[GpuNow]]) -> str:
+def _idle(job: MyJobRow, gpus_now: Mapping[str, Sequence[GpuUseNow]]) -> str:
     """Return that GPUs of a running job do nothing; empty if none, or if nobody knows."""
     rows = (row for row in job.rows if not row.waits)
-    idle = sum(gpu.is_idle for row in rows for gpu in gpus_now.get(row.job_id, ()))
+    idle = sum(is_idle(gpu) for row in rows for gpu in gpus_now.get(row.job_id, ()))
     if not idle:
         return ""
     count = "1 GPU" if idle == 1 else f"{idle} GPUs"

@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 from slurmkit.formats.display import format_number, printable, spark_signs
 from slurmkit.formats.memory import format_memory_use
-from slurmkit_tui.jobform.gpu_use import GpuOfJob, RunOfJob, UsePoint
+from slurmkit.state.gpu_use import CurvePoint, GpuUseOfGpu, GpuUseOfRun
 from slurmkit_tui.themes import has_plain_signs
 from slurmkit_tui.widgets.plots import load_plotter
 from slurmkit_tui.widgets.table import fit_text
@@ -50,7 +50,7 @@ class CurveFrame(NamedTuple):
     rows: int = _LEAST_ROWS
 
 
-def frame_of(run: RunOfJob, gpu_type: str = "") -> CurveFrame:
+def frame_of(run: GpuUseOfRun, gpu_type: str = "") -> CurveFrame:
     """Return the frame of a run; while the run goes on, it ends with the last sample."""
     if run.end is not None:
         end = float(run.end)
@@ -72,9 +72,9 @@ class Measure(NamedTuple):
         colour: component class.
     """
 
-    value: Callable[[UsePoint], float | None]
+    value: Callable[[CurvePoint], float | None]
     join: Callable[[Sequence[float]], float]
-    caption: Callable[[GpuOfJob], str]
+    caption: Callable[[GpuUseOfGpu], str]
     colour: str
 
 
@@ -82,18 +82,18 @@ def _gib(mebibytes: int | None) -> float | None:
     return None if mebibytes is None else mebibytes / _GIB
 
 
-def _use_caption(gpu: GpuOfJob) -> str:
+def _use_caption(gpu: GpuUseOfGpu) -> str:
     if gpu.utilization is None:
         return "use ?"
     high = "" if gpu.percentile_95 is None else f", p95 {gpu.percentile_95}%"
     return f"use {gpu.utilization:.0f}%{high}"
 
 
-def _memory_caption(gpu: GpuOfJob) -> str:
+def _memory_caption(gpu: GpuUseOfGpu) -> str:
     return f"memory {format_memory_use(gpu.memory_mib, gpu.memory_total_mib)}"
 
 
-def _power_caption(gpu: GpuOfJob) -> str:
+def _power_caption(gpu: GpuUseOfGpu) -> str:
     watts = [point.watts for point in gpu.points if point.watts is not None]
     power = f"{sum(watts) / len(watts):.0f} W" if watts else "?"
     about = "~" if gpu.energy_by == "power" else ""
@@ -108,13 +108,13 @@ MEASURES = (
 )
 
 
-def gpu_name(gpu: GpuOfJob) -> str:
+def gpu_name(gpu: GpuUseOfGpu) -> str:
     """Return node and Slurm's index: `c2 GPU 1`; without an index, what else names the GPU."""
     index = printable(gpu.gpu) if gpu.index is None else str(gpu.index)
     return f"{printable(gpu.node)} GPU {index}"
 
 
-def gpu_notes(gpu: GpuOfJob) -> Iterator[tuple[str, str]]:
+def gpu_notes(gpu: GpuUseOfGpu) -> Iterator[tuple[str, str]]:
     """Yield what is to be said about a GPU, with component classes; first whether it is idle."""
     if gpu.idle:
         yield "IDLE: it did nothing", "curve--warn"
@@ -124,7 +124,7 @@ def gpu_notes(gpu: GpuOfJob) -> Iterator[tuple[str, str]]:
         yield "use unknown", "curve--warn"
     if gpu.shared:
         yield "shared with other jobs", "curve--quiet"
-    if gpu.covered < 0.5:
+    if not gpu.is_covered:
         yield f"covered only {gpu.covered:.0%}", "curve--warn"
     else:
         yield f"covered {gpu.covered:.0%}", "curve--quiet"
@@ -152,12 +152,12 @@ class GpuCurves(Widget):
             super().__init__()
             self.curves = curves
 
-    def __init__(self, gpu: GpuOfJob, frame: CurveFrame, page: Widget) -> None:
+    def __init__(self, gpu: GpuUseOfGpu, frame: CurveFrame, page: Widget) -> None:
         super().__init__()
         self._gpu, self._frame, self._page = gpu, frame, page
         self._plotted: _Plots | None = None
 
-    def show(self, gpu: GpuOfJob, frame: CurveFrame) -> None:
+    def show(self, gpu: GpuUseOfGpu, frame: CurveFrame) -> None:
         """Show other values; the same ones are not drawn again."""
         if (gpu, frame) != (self._gpu, self._frame):
             self._gpu, self._frame = gpu, frame
@@ -277,7 +277,7 @@ class _PlotsOf(NamedTuple):
     """What the curves of a GPU depend on: width and rows, the values, colours and signs."""
 
     size: tuple[int, int]
-    gpu: GpuOfJob
+    gpu: GpuUseOfGpu
     frame: CurveFrame
     colours: tuple[tuple[int, int, int], ...]
     plain: bool
@@ -334,7 +334,7 @@ def plot_widths(width: int) -> list[int]:
 
 
 def curve_columns(
-    gpu: GpuOfJob, frame: CurveFrame, measure: Measure, count: int
+    gpu: GpuUseOfGpu, frame: CurveFrame, measure: Measure, count: int
 ) -> list[float | None]:
     """Return the curve of a GPU in equal columns of the frame's time; None is unknown.
 
