@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +29,15 @@ PROMETHEUS = "prometheus"
 RUNNING_IN_PROMETHEUS = "prometheus_running"
 """Source of what was read while a run went on; see `slurmkit_accounting.gpu_use.running`."""
 _OF_RUNNING = 0.95  # a source that was read while the run went on must cover more than the others
+
+
+class _Summary(Protocol):
+    source: str
+    samples: int
+    measured_seconds: float
+
+
+UseT = TypeVar("UseT", bound=_Summary)
 
 
 class GpuUse(msgspec.Struct, kw_only=True):
@@ -235,6 +247,19 @@ def source_weight(source: str, samples: int, measured_seconds: float) -> tuple[f
     is_final = source != RUNNING_IN_PROMETHEUS
     factor = (1 if samples else LEAST_COVERED) * (1 if is_final else _OF_RUNNING)
     return measured_seconds * factor, is_final
+
+
+def best_source(uses: Iterable[UseT]) -> list[UseT]:
+    """Return those of a run's summaries, or rows of them, that are of the source that counts."""
+    by_source: dict[str, list[UseT]] = defaultdict(list)
+    for use in uses:
+        by_source[use.source].append(use)
+    return max(by_source.values(), key=_weight)
+
+
+def _weight(uses: Sequence[_Summary]) -> tuple[float, bool]:
+    samples, seconds = (sum(use.samples for use in uses), sum(use.measured_seconds for use in uses))
+    return source_weight(uses[0].source, samples, seconds)
 
 
 def seconds_to_the_end(last: float, end: float, interval: int) -> float:

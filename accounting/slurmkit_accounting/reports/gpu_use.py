@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, select
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from slurmkit.errors import BadInput
 from slurmkit.state.gpu_use import GpuUseOfGpu, GpuUseOfRun
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run, load_uses
-from slurmkit_accounting.gpu_use.summaries import GpuUse, source_weight
+from slurmkit_accounting.gpu_use.summaries import GpuUse, best_source
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters, runs
 from slurmkit_accounting.reports.dimensions import Dimensions
@@ -100,22 +100,7 @@ def _uses_by_run(connection: Connection, rows: Sequence[Any]) -> dict[int, list[
             if run.end is not None:  # its end came just now
                 use.finish(float(run.end))
             found[run.id].append(use)
-    return defaultdict(list, {run_id: _best_source(uses) for run_id, uses in found.items()})
-
-
-def _best_source(uses: Iterable[GpuUse]) -> list[GpuUse]:
-    by_source: dict[str, list[GpuUse]] = defaultdict(list)
-    for use in uses:
-        by_source[use.source].append(use)
-    return max(by_source.values(), key=_weight)
-
-
-def _weight(uses: Sequence[GpuUse]) -> tuple[float, bool]:
-    return source_weight(
-        uses[0].source,
-        sum(use.samples for use in uses),
-        sum(use.measured_seconds for use in uses),
-    )
+    return defaultdict(list, {run_id: best_source(uses) for run_id, uses in found.items()})
 
 
 def _gpu(use: GpuUse, run: Any, *, curves: bool) -> GpuUseOfGpu:

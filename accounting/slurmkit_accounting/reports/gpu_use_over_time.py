@@ -17,7 +17,7 @@ from slurmkit_accounting.calendar import WindowPart, Zone, day_of, split_window
 from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.series import unpack_utilization
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
-from slurmkit_accounting.gpu_use.summaries import source_weight
+from slurmkit_accounting.gpu_use.summaries import best_source
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.gpu_use import NOT_LINKED, gpu_curves, gpu_use
@@ -304,7 +304,7 @@ def _add_ended(
             by_run[row.run_id].append(row)
     long: dict[int, tuple[Any, _Run]] = {}
     for run_id, rows in by_run.items():
-        best = _best_source(rows)
+        best = best_source(rows)
         run = _believed(ended[run_id], best)
         if run is None:
             continue
@@ -401,23 +401,6 @@ def _load_curves(connection: Connection, numbers: Iterable[int], begin: int) -> 
         in_values(connection, gpu_curves.c.use_id, wanted), gpu_curves.c.last > begin
     )
     return {row.use_id: row for row in connection.execute(query)} if wanted else {}
-
-
-def _best_source(rows: Sequence[Any]) -> Sequence[Any]:
-    """Return the summaries of the source that counts."""
-    by_source: dict[str, list[Any]] = defaultdict(list)
-    for row in rows:
-        by_source[row.source].append(row)
-    if len(by_source) == 1:
-        return rows
-    return max(
-        by_source.values(),
-        key=lambda some: source_weight(
-            some[0].source,
-            sum(row.samples for row in some),
-            sum(row.measured_seconds for row in some),
-        ),
-    )
 
 
 def _summed(stored: Any, interval: int, measured_seconds: float | None = None) -> _Curve:
