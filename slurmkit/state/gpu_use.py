@@ -56,7 +56,8 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
         memory_mib: memory in use then.
         memory_total_mib: memory of the GPU.
         watts: power then.
-        since: epoch seconds from which on no sample is missing.
+        since: epoch seconds from which on no sample is missing. More than an hour ago it ends at a
+            point of the curve that may hide a sample of 1 % or more.
         busiest: the largest utilization in the time asked for, percent. What is older than an hour
             counts by the means of the curve's points.
         idle_since: epoch seconds from which on each sample is below 1 % and none is missing; None

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from slurmkit.formats.tres import gpu_count
 from slurmkit_accounting.calendar import Zone, month_span
 from slurmkit_accounting.gpu_use.store import load_uses
-from slurmkit_accounting.gpu_use.summaries import GpuUse, source_weight
+from slurmkit_accounting.gpu_use.summaries import GpuUse, best_source
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import runs, steps
@@ -275,22 +275,12 @@ def _uses_by_run(
         return {}
     wanted = set(run_ids)
     by_run = {(row.cluster_id, row.job_id_raw, row.start): row.id for row in rows}
-    by_source: dict[int, dict[str, list[GpuUse]]] = defaultdict(lambda: defaultdict(list))
+    known: dict[int, list[GpuUse]] = defaultdict(list)
     for use in load_uses(connection, run_ids=run_ids):
         number = by_run.get((use.cluster_id, use.job, use.start))
         if number in wanted and number is not None and use.curve is not None:
-            by_source[number][use.source].append(use)
-    return {
-        number: max(
-            sources.values(),
-            key=lambda some: source_weight(
-                some[0].source,
-                sum(use.samples for use in some),
-                sum(use.measured_seconds for use in some),
-            ),
-        )
-        for number, sources in by_source.items()
-    }
+            known[number].append(use)
+    return {number: best_source(uses) for number, uses in known.items()}
 
 
 def _keeps(

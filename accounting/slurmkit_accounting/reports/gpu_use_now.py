@@ -201,17 +201,22 @@ def _reach_back(
 
 
 def _reach_back_by_curve(lately: UseLately, curve: Curve, begin: float) -> UseLately:
-    """Go back from point to point, up to one of which nobody knows whether the GPU was idle."""
+    """Go back from point to point, up to one without a sample.
+
+    `since` and `idle_since` end at a point of which nobody knows whether all its samples were idle.
+    """
     since, busiest, idle_since = lately.since, lately.busiest, lately.idle_since
+    reached, is_certain = since, True
     for point in reversed(list(curve.points())):
-        if since is None or point.at >= since:
+        if reached is None or point.at >= reached:
             continue
         if point.at + curve.step < begin or point.utilization is None:
             break
         is_idle = not point.may_be_busy(IDLE_BELOW)
-        if point.utilization < IDLE_BELOW and not is_idle:
-            break
-        if idle_since == since and is_idle:
-            idle_since = max(float(point.at), begin)
-        since, busiest = max(float(point.at), begin), max(busiest or 0.0, point.utilization)
+        is_certain = is_certain and (is_idle or point.utilization >= IDLE_BELOW)
+        reached = max(float(point.at), begin)
+        if is_certain:
+            idle_since = reached if is_idle and idle_since == since else idle_since
+            since = reached
+        busiest = max(busiest or 0.0, point.utilization)
     return lately._replace(since=since, busiest=busiest, idle_since=idle_since)

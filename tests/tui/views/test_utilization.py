@@ -53,7 +53,7 @@ from why_scene import SHAPES
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import set_default_cluster
-from slurmkit.errors import BadInput, LedgerError
+from slurmkit.errors import BadInput, LedgerError, SlurmkitError
 from slurmkit.state.nodes import GpuCount, NodeRow
 from slurmkit.testing import FakeSlurm
 
@@ -246,21 +246,31 @@ async def test_any_size_is_drawn(size: tuple[int, int]) -> None:
 
 def test_an_older_recording_shows_its_bars(tmp_path: Path) -> None:
     """Before the curve, the question named no length of time."""
-    path = tmp_path / "old.rec"
     value = {"now": USE, "rows": ({"gpu-type": "a100", "gpu_hours": 2.0},), "by": "gpu-type",
              "days": 30.0, "without_history": "", "taken": NOW}  # fmt: skip
-    records = [
-        RecordingHeader("slurmkit-tui-recording 1", "lab", "alice"),
-        RecordedAnswer(FeedQuestion("utilization", ("gpu-type",)), NOW,
-                       msgspec.Raw(msgspec.msgpack.encode(value)), "ledger", NOW),
-    ]  # fmt: skip
-    with gzip.open(path, "wb") as file:
-        for record in records:
-            data = msgspec.msgpack.encode(record)
-            file.write(struct.pack(">I", len(data)) + data)
+    path = recorded(tmp_path, FeedQuestion("utilization", ("gpu-type",)), value)
     found = ReplayFeed(path).fetch(FeedQuestion("utilization", ("gpu-type", "7d"))).value
     assert [row.name for row in utilization_rows(found)] == ["a100"]
     assert found.curve == ()
+
+
+def recorded(folder: Path, ask: FeedQuestion, value: object) -> Path:
+    """Write a recording with one answer."""
+    path = folder / "old.rec"
+    answer = msgspec.Raw(msgspec.msgpack.encode(value))
+    header = RecordingHeader("slurmkit-tui-recording 1", "lab", "alice")
+    with gzip.open(path, "wb") as file:
+        for record in (header, RecordedAnswer(ask, NOW, answer, "ledger", NOW)):
+            data = msgspec.msgpack.encode(record)
+            file.write(struct.pack(">I", len(data)) + data)
+    return path
+
+
+def test_an_answer_of_another_version_says_so(tmp_path: Path) -> None:
+    value = {"rows": [{"cluster": "lab", "percent": 3}], "taken": NOW}
+    path = recorded(tmp_path, FeedQuestion("gpus-now"), value)
+    with pytest.raises(SlurmkitError, match="another version of slurmkit made this recording"):
+        ReplayFeed(path).fetch(FeedQuestion("gpus-now"))
 
 
 # The ledger

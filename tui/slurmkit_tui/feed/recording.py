@@ -208,7 +208,12 @@ class ReplayFeed:
         record = records[max(0, after - 1)]
         if record.problem:
             raise SlurmkitError(record.problem)
-        value = msgspec.msgpack.decode(record.value, type=QUESTION_KINDS[ask.what].answers)
+        try:
+            value = msgspec.msgpack.decode(record.value, type=QUESTION_KINDS[ask.what].answers)
+        except msgspec.ValidationError as error:
+            raise SlurmkitError(
+                "another version of slurmkit made this recording; record it again"
+            ) from error
         if isinstance(value, FilePiece):
             value = cut_piece(value, *map(int, ask.about[1:]))
         return FeedAnswer(value, record.source, record.taken, record.seconds)

@@ -183,7 +183,18 @@ def test_how_long_a_gpu_was_idle_is_seen_beyond_the_last_hour(ledger, burst, hou
     (gpu,) = read.gpu_use_now(ledger, seconds=7 * 86400)
     assert gpu.idle_seconds == pytest.approx(3600 * hours, abs=2 * 960)
     assert gpu.since == gpu.idle_since  # further back, nobody knows what its busiest sample was
-    assert gpu.busiest == 0
+    assert gpu.busiest == burst / 10
+
+
+def test_work_before_a_point_that_may_hide_some_is_seen(ledger):
+    start = NOW - 40 * 3600
+    store_runs(ledger, ran(start, 600) | RUNNING)
+    before = [*steady(start, 20 * 3600, busy=90), *steady(start + 20 * 3600, 19 * 3600, busy=0)]
+    before[30 * 120] = msgspec.structs.replace(before[30 * 120], utilization=1)
+    store_running(ledger, (use_of(*before, start=start), steady(NOW - 3600, 3600, busy=0)))
+    (gpu,) = read.gpu_use_now(ledger, seconds=7 * 86400)
+    assert gpu.busiest == 90
+    assert NOW - 11 * 3600 < gpu.since < NOW - 9 * 3600
 
 
 def test_now_as_a_sparkline(running):

@@ -254,6 +254,16 @@ def test_an_array_is_one_mail_once_it_is_over(lab: Lab) -> None:
     assert lab.waiting == 0
 
 
+def test_of_an_array_only_measured_tasks_say_how_long_gpus_were_idle(lab: Lab) -> None:
+    for task in (1, 2):
+        lab.end(f"12_{task}", "COMPLETED", JobIDRaw=str(100 + task))
+        lab.event(100 + task, ARRAY_JOB_ID=12, ARRAY_TASK_ID=task)
+    measured = stored(101, job_id="12_1", gpu_idle_seconds=1200)  # two GPUs for ten minutes
+    store_runs(lab.ledger, measured, stored(102, job_id="12_2"))
+    assert lab.run(NOW + 60) == "1 mails sent"
+    assert "of 2 GPUs; idle for 100% of the time" in text_of(lab.mails[0])
+
+
 def test_ends_that_slurmctld_tells_late_are_in_the_same_mail(lab: Lab) -> None:
     """All tasks were cancelled at once, and slurmctld starts MailProg for one after another."""
     for task in range(1, 7):
