@@ -19,7 +19,7 @@ from slurmkit_accounting.config import NotifySection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.usage import DAY
-from slurmkit_accounting.notify.delivery import NoticeKey, send_once
+from slurmkit_accounting.notify.delivery import NoticeKey, send_by_each
 from slurmkit_accounting.notify.notices import BudgetNoticeResult
 from slurmkit_accounting.plugins import Notice, notifier
 from slurmkit_accounting.reports.budget import NOTICES
@@ -62,11 +62,10 @@ def notify_allocations(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetN
         for one in rows:
             to = tuple(dict.fromkeys((*owners[one.holder], *section.budgets)))
             for occasion in _occasions(one, added, zone, now):
-                for name, by in notifiers.items():
-                    once = NoticeKey(ALLOCATION_KIND, occasion.about, f"{name}:{one.holder}")
-                    make = partial(_notice, one, once, occasion, to, zone)
-                    outcome = send_once(ledger, once, make, by.send)
-                    yield BudgetNoticeResult(str(one.holder), name, *outcome)
+                once = NoticeKey(ALLOCATION_KIND, occasion.about, str(one.holder))
+                make = partial(_notice, one, occasion, to, zone)
+                for each in send_by_each(ledger, notifiers, once, make):
+                    yield BudgetNoticeResult(str(one.holder), *each)
 
 
 def _last_additions(connection: Connection, now: int) -> dict[tuple[Holder, str], int]:
@@ -132,7 +131,7 @@ def _expires_soon(one: AllocationBalance, now: int) -> bool:
 
 
 def _notice(
-    one: Balance, once: NoticeKey, occasion: _Occasion, to: tuple[str, ...], zone: Zone
+    one: Balance, occasion: _Occasion, to: tuple[str, ...], zone: Zone, once: NoticeKey
 ) -> Notice:
     option = f"--{one.holder.kind} {one.holder.name}"
     lines = [occasion.words, *balance_lines(one, zone)]

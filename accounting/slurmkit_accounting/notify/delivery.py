@@ -8,8 +8,10 @@ automatically.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
@@ -17,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
 from slurmkit.errors import MaybeSent, SlurmkitError
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.notices import mailings
-from slurmkit_accounting.plugins import Notice
+from slurmkit_accounting.plugins import Notice, Notifier
 
 
 class DeliveryOutcome(Enum):
@@ -33,9 +35,10 @@ class NoticeKey(msgspec.Struct, frozen=True):
     """The key of a notice that is sent once: kind, subject and recipient.
 
     Attributes:
-        kind: `month`, `budget`, `allocation` or `reclaim`.
-        about: the month, the budget or allocation and the share used, or the cluster and the act.
-        whom: the recipient: a directory id, or notifier and PI.
+        kind: `month`, `budget`, `allocation`, `reclaim` or `job`.
+        about: the month, the budget or allocation and the share used, the cluster and the act, or
+            the events of a job.
+        whom: the recipient: a directory id, or notifier and user, holder or address.
     """
 
     kind: str
@@ -55,6 +58,33 @@ class NoticeKey(msgspec.Struct, frozen=True):
         return and_(*(column == value for column, value in zip(columns, values, strict=True)))
 
 
+class Delivery(NamedTuple):
+    """The outcome of a notice by one notifier; `why` says why it was not sent."""
+
+    by: str
+    outcome: DeliveryOutcome
+    why: str
+
+
+def send_by_each(
+    ledger: Ledger,
+    notifiers: Mapping[str, Notifier],
+    about: NoticeKey,
+    make: Callable[[NoticeKey], Notice],
+) -> Iterator[Delivery]:
+    """Send a notice once by each of some notifiers; see `send_once`.
+
+    Args:
+        ledger: open for writing.
+        notifiers: by name, which is put before the recipient in the key of its notice.
+        about: identity of the notice, without a notifier.
+        make: makes the notice for a key.
+    """
+    for name, by in notifiers.items():
+        once = msgspec.structs.replace(about, whom=f"{name}:{about.whom}")
+        yield Delivery(name, *send_once(ledger, once, partial(make, once), by.send))
+
+
 def send_once(
     ledger: Ledger,
     once: NoticeKey,
@@ -65,7 +95,8 @@ def send_once(
 ) -> tuple[DeliveryOutcome, str]:
     """Make and send a notice that was not sent yet.
 
-    The caller holds the ledger's lock `mail` (slurmkit_accounting.ledger.locks).
+    The caller holds a lock of the ledger (slurmkit_accounting.ledger.locks), so that nobody else
+    sends notices of its kind: `mail`; `job mail` and `job digest` for those about jobs.
 
     Args:
         ledger: open for writing.

@@ -26,7 +26,7 @@ from slurmkit_accounting.config import JobMailSection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.notices import mailings
-from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_by_each
 from slurmkit_accounting.notify.ended_job import EndedJobs, account_of, state_words
 from slurmkit_accounting.notify.job_events import (
     KIND,
@@ -298,16 +298,16 @@ class JobMailer:
         made: list[Notice] = []
         failed: list[str] = []
 
-        def notice() -> Notice:
+        def notice(_: NoticeKey) -> Notice:
             if not made:
                 made.append(_notice(jobs, mailing, to))
             return made[0]
 
-        for name in self._section.by:
-            once = NoticeKey(KIND, mailing.about, f"{name}:{mailing.first.address}")
-            outcome, why = send_once(ledger, once, notice, self._notifier(name).send)
+        notifiers = {name: self._notifier(name) for name in self._section.by}
+        once = NoticeKey(KIND, mailing.about, mailing.first.address)
+        for by, outcome, why in send_by_each(ledger, notifiers, once, notice):
             if outcome is DeliveryOutcome.FAILED:
-                failed.append(f"{name}: {why}")
+                failed.append(f"{by}: {why}")
                 continue
             result.sent += outcome is DeliveryOutcome.SENT
             if why:  # it may have arrived, so it is not sent again

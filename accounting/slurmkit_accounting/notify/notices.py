@@ -18,7 +18,7 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.allocations import allocations
 from slurmkit_accounting.ledger.schema.people import people, usernames
-from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_by_each
 from slurmkit_accounting.plugins import Notice, notifier
 from slurmkit_accounting.reports.budget import NOTICES, budget_report
 from slurmkit_accounting.reports.counted import Question
@@ -63,10 +63,10 @@ def notify_budgets(ledger: Ledger, zone: Zone, now: int) -> Iterator[BudgetNotic
                 continue
             # The GPU-hours are included: a budget that was raised is a new budget.
             about = f"{row['from']}/{row['to']}/{row['gpu_hours_budget']:g}/{limit:.0%}"
-            for name, by in notifiers.items():
-                once = NoticeKey(BUDGETS_KIND, about, f"{name}:{row['pi']}")
-                make = partial(_notice, ledger, once, row, section.budgets)
-                yield BudgetNoticeResult(row["pi"], name, *send_once(ledger, once, make, by.send))
+            once = NoticeKey(BUDGETS_KIND, about, row["pi"])
+            make = partial(_notice, ledger, row, section.budgets)
+            for each in send_by_each(ledger, notifiers, once, make):
+                yield BudgetNoticeResult(row["pi"], *each)
 
 
 def _pis_with_allocation(ledger: Ledger, now: int) -> set[str]:
@@ -77,7 +77,7 @@ def _pis_with_allocation(ledger: Ledger, now: int) -> set[str]:
 
 
 def _notice(
-    ledger: Ledger, once: NoticeKey, row: dict[str, Any], others: tuple[str, ...]
+    ledger: Ledger, row: dict[str, Any], others: tuple[str, ...], once: NoticeKey
 ) -> Notice:
     with ledger.transaction() as connection:
         own = mail_address_of(connection, row["pi"])

@@ -17,7 +17,7 @@ from slurmkit_accounting.gpu_use.store import load_uses
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema.notices import mailings
-from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_once
+from slurmkit_accounting.notify.delivery import DeliveryOutcome, NoticeKey, send_by_each
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.plugins import Notice, notifier
 from slurmkit_accounting.reclaim.acts import OpenAct, load_keeps
@@ -34,7 +34,6 @@ from slurmkit_accounting.usage.tables import load_eras
 KIND = "reclaim"
 Follows = Literal["requeue", "cancel", "nothing", "unknown"]
 """What a policy does to a job whose GPUs stay idle after the warning."""
-_ARRIVED = (DeliveryOutcome.SENT, DeliveryOutcome.BEFORE, DeliveryOutcome.DOUBTFUL)
 
 
 class ReclaimNotices:
@@ -134,19 +133,18 @@ class ReclaimNotices:
             letter = _with_note(letter, said)
         if act.to_pi:
             letter = _with_note(letter, "This mail also goes to the PI.")
-        failures: list[str] = []
-        arrived = False
+        names = load_section("notify", NotifySection).by
+        notifiers = {name: notifier(name) for name in names if name != "mail" or to}
+        once = NoticeKey(KIND, self._about(act), act.job.user)
+        make = partial(_notice, to, letter, below, msgspec.to_builtins(act))
         with hold_ledger_lock(ledger, "mail"):
-            for name in load_section("notify", NotifySection).by:
-                if name == "mail" and not to:
-                    failures.append(f"no mail address of {act.job.user} is known")
-                    continue
-                once = NoticeKey(KIND, self._about(act), f"{name}:{act.job.user}")
-                make = partial(_notice, once, to, letter, below, msgspec.to_builtins(act))
-                outcome, why = send_once(ledger, once, make, notifier(name).send)
-                arrived |= outcome in _ARRIVED
-                failures += [f"{name}: {why}"] if outcome not in _ARRIVED else []
-        return "" if arrived else "; ".join(failures) or "[notify] by names no notifier"
+            tried = list(send_by_each(ledger, notifiers, once, make))
+        if any(each.outcome is not DeliveryOutcome.FAILED for each in tried):
+            return ""
+        failures = [f"{each.by}: {each.why}" for each in tried]
+        if "mail" in names and not to:
+            failures.append(f"no mail address of {act.job.user} is known")
+        return "; ".join(failures) or "[notify] by names no notifier"
 
     def _with_strips(
         self, connection: Connection, act: OpenAct, letter: ReclaimLetter
@@ -228,11 +226,11 @@ def _kept(connection: Connection, act: OpenAct) -> tuple[int, str] | None:
 
 
 def _notice(
-    once: NoticeKey,
     to: tuple[str, ...],
     letter: ReclaimLetter,
     below: float,
     facts: Mapping[str, Any],
+    once: NoticeKey,
 ) -> Notice:
     return Notice(
         kind=KIND,
