@@ -108,7 +108,7 @@ class SlurmkitApp(PollingApp):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return our theme variables, for the time before one of our themes is set."""
-        return themes.DARK.variables
+        return themes.THEMES[""][0].variables
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver; on Unix terminals one that keeps pasted text from pressing keys."""
