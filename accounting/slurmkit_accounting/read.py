@@ -1,8 +1,8 @@
 """The read API of the ledger, for screens and notebooks. It does not import pandas.
 
 >>> from slurmkit_accounting import read
->>> with read.ledger() as books:
-...     report = read.usage(books, "2026-10-01", "2026-11-01", by=["pi", "gpu_type"])
+>>> with read.ledger() as ledger:
+...     report = read.usage(ledger, "2026-10-01", "2026-11-01", by=["pi", "gpu_type"])
 >>> report.rows[0]["gpu_hours"]
 >>> report.frame()
 """
@@ -96,7 +96,7 @@ class More(TypedDict, total=False):
 
 @also_remote
 def usage(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -108,7 +108,7 @@ def usage(
     """Report GPU-hours and all other usage of the window [begin, end).
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: date or date-time; the begin of this month when left out.
         end: date or date-time, not included; now when left out.
         by: names of dimensions, as a list or by comma: pi, group, department, user, account,
@@ -122,15 +122,15 @@ def usage(
         BadInput: for an invalid date, zone, dimension or job id.
         LedgerError: when the ledger cannot be read.
     """
-    return usage_report(books, _question(begin, end, scope, more), _names(by), panels=panels)
+    return usage_report(ledger, _question(begin, end, scope, more), _names(by), panels=panels)
 
 
 @also_remote
-def budget(books: Ledger, *, scope: Scope = EVERYTHING, **more: Unpack[More]) -> Report:
+def budget(ledger: Ledger, *, scope: Scope = EVERYTHING, **more: Unpack[More]) -> Report:
     """Report how much of their current budgets PIs have used, and when these run out.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         scope: which usage the reader may see; a PI sees the budget of their own groups.
         **more: see `More`; filters and a job have no effect.
 
@@ -138,12 +138,12 @@ def budget(books: Ledger, *, scope: Scope = EVERYTHING, **more: Unpack[More]) ->
         BadConfig: for a budgets file that cannot be read.
         LedgerError: when the ledger cannot be read.
     """
-    return budget_report(books, _question(None, None, scope, more))
+    return budget_report(ledger, _question(None, None, scope, more))
 
 
 @also_remote
 def wait(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -154,7 +154,7 @@ def wait(
     """Report the waiting times of the runs that started in the window.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
         by: names of dimensions, without hour, day, week and month.
@@ -165,12 +165,12 @@ def wait(
         BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
-    return wait_report(books, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
+    return wait_report(ledger, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
 
 
 @also_remote
 def efficiency(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -181,7 +181,7 @@ def efficiency(
     """Report the resources that runs held but did not use, of runs that ended in the window.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
         by: names of dimensions, without hour, day, week and month.
@@ -192,12 +192,12 @@ def efficiency(
         BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
-    return efficiency_report(books, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
+    return efficiency_report(ledger, _question(begin, end, scope, more), _names(by, KEY_DIMENSIONS))
 
 
 @also_remote
 def capacity(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -207,7 +207,7 @@ def capacity(
     """Report the GPUs that were there, held, used and waited for, by month and GPU type.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end` and `scope`; without dates, this month and the 11 before.
         end: see `usage`.
         scope: see `usage`.
@@ -221,12 +221,12 @@ def capacity(
     if begin is None and "month" not in question.filters:
         first = months_back(question.window[0], 11, question.zone)
         question = msgspec.structs.replace(question, window=(first, question.window[1]))
-    return capacity_report(books, question)
+    return capacity_report(ledger, question)
 
 
 @also_remote
 def nodes(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -238,7 +238,7 @@ def nodes(
     """Report which nodes and GPUs were out of use within the window, and why.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end`.
         end: see `usage`.
         by: `node`, `gpu` (by serial number, where a reason names it), `check`, or `outage` for the
@@ -252,12 +252,12 @@ def nodes(
         BadInput: for an invalid date, zone or `by`.
         LedgerError: when the ledger cannot be read.
     """
-    return nodes_report(books, _question(begin, end, scope, more), by, node)
+    return nodes_report(ledger, _question(begin, end, scope, more), by, node)
 
 
 @also_remote
 def benchmark(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -271,7 +271,7 @@ def benchmark(
     """Report what `slurmkit benchmark` measured: values, trends, slow nodes and GPUs, prices.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end`; without dates, this month and the 11 before.
         end: see `usage`.
         by: `gpu`, `node`, `gpu_type`, `day` or `month`.
@@ -292,12 +292,12 @@ def benchmark(
         question = msgspec.structs.replace(question, window=(first, question.window[1]))
     bounds = Bounds(below, mads)
     name = by.replace("-", "_")
-    return benchmark_report(books, question, name, benchmarks=benchmarks, bounds=bounds)
+    return benchmark_report(ledger, question, name, benchmarks=benchmarks, bounds=bounds)
 
 
 @also_remote
 def reclaimed(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -307,7 +307,7 @@ def reclaimed(
     """Report what was done about idle GPUs, the samples that caused it, and what was won back.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
         scope: see `usage`.
@@ -317,12 +317,12 @@ def reclaimed(
         BadInput: as in `usage`.
         LedgerError: when the ledger cannot be read.
     """
-    return reclaimed_report(books, _question(begin, end, scope, more))
+    return reclaimed_report(ledger, _question(begin, end, scope, more))
 
 
 @also_remote
 def explain(
-    books: Ledger,
+    ledger: Ledger,
     begin: str | None = None,
     end: str | None = None,
     *,
@@ -334,7 +334,7 @@ def explain(
     """List the runs that make up a cell of `usage`; the filters select the cell.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         begin: as in `usage`, like `end` and `scope`.
         end: see `usage`.
         runs: `held` are those that held resources in the window, `lost` those of the column
@@ -353,15 +353,15 @@ def explain(
         raise BadInput(f"runs must be {', '.join(RUNS)}; not {runs!r}")
     if most is not None and most < 1:
         raise BadInput(f"most must be 1 or more; not {most}")
-    return explain_report(books, _question(begin, end, scope, more), runs, most)
+    return explain_report(ledger, _question(begin, end, scope, more), runs, most)
 
 
 @also_remote
-def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
+def evidence(ledger: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
     """Return all stored data of one run: the row, its revisions, the sacct row.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         row: row id, as `explain` gives it.
         scope: which runs the reader may see.
 
@@ -369,12 +369,12 @@ def evidence(books: Ledger, row: int, *, scope: Scope = EVERYTHING) -> Evidence:
         BadInput: when there is no such row, or the reader may not see it.
         LedgerError: when the ledger cannot be read.
     """
-    return evidence_of(books, row, scope)
+    return evidence_of(ledger, row, scope)
 
 
 @also_remote
 def gpu_use_of(
-    books: Ledger, job: str, *, cluster: str | None = None, scope: Scope = EVERYTHING
+    ledger: Ledger, job: str, *, cluster: str | None = None, scope: Scope = EVERYTHING
 ) -> tuple[GpuUseOfRun, ...]:
     """Return what the GPUs of a job did, for each run of the job, oldest first.
 
@@ -383,7 +383,7 @@ def gpu_use_of(
     unknown. A running job is as of the last sample (`last`), an ended one stays as it is.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         job: `12` (with all its parts), `12_3` or `12+1`; several are separated by commas.
         cluster: only runs on this cluster; all clusters when left out.
         scope: which runs the reader may see.
@@ -392,12 +392,12 @@ def gpu_use_of(
         BadInput: when there is no run of the job that the reader may see, or there are too many.
         LedgerError: when the ledger cannot be read.
     """
-    return load_gpu_use(books, _check_job_ids(job), cluster=cluster, scope=scope)
+    return load_gpu_use(ledger, _check_job_ids(job), cluster=cluster, scope=scope)
 
 
 @also_remote
 def run_beside_earlier(
-    books: Ledger,
+    ledger: Ledger,
     job: str,
     *,
     started: int | None = None,
@@ -411,7 +411,7 @@ def run_beside_earlier(
     None is unknown.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         job: one job: `12`, `12_3` or `12+1`.
         started: epoch seconds at which the run began; the last run when left out.
         ended: epoch seconds at which it ended.
@@ -422,12 +422,12 @@ def run_beside_earlier(
         LedgerError: when the ledger cannot be read.
     """
     return load_run_beside_earlier(
-        books, check_job_id(job), started=started, ended=ended, scope=scope
+        ledger, check_job_id(job), started=started, ended=ended, scope=scope
     )
 
 
 @also_remote
-def past_waits(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> PastWaits:
+def past_waits(ledger: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> PastWaits:
     """Return how long the jobs waited that started in the last 30 days, by kind of job.
 
     A kind is told of if it had at least 20 jobs. To a reader who may not see sums over all runs it
@@ -435,19 +435,19 @@ def past_waits(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> Pas
     one user; and the number of jobs is rounded down to a multiple of 20.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         cluster: name of the cluster.
         scope: which runs the reader may see.
 
     Raises:
         LedgerError: when the ledger cannot be read.
     """
-    return load_past_waits(books, cluster, scope, int(time.time()))
+    return load_past_waits(ledger, cluster, scope, int(time.time()))
 
 
 @also_remote
 def gpu_use_now(
-    books: Ledger,
+    ledger: Ledger,
     *,
     jobs: Sequence[str] | None = None,
     nodes: Sequence[str] | None = None,
@@ -457,12 +457,12 @@ def gpu_use_now(
 ) -> tuple[GpuUseNow, ...]:
     """Return what each GPU of the running jobs does now, as of its last sample (`last`).
 
-    >>> with read.ledger() as books:
-    ...     for gpu in read.gpu_use_now(books, jobs=["41"]):
+    >>> with read.ledger() as ledger:
+    ...     for gpu in read.gpu_use_now(ledger, jobs=["41"]):
     ...         print(gpu.node, gpu.index, gpu.utilization, gpu.age, gpu.recent)
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         jobs: only these, as squeue shows them; `12` is also all tasks of the array 12. All jobs
             that the reader may see when left out; at most 1,000.
         nodes: only GPUs of these nodes; all nodes when left out.
@@ -487,12 +487,12 @@ def gpu_use_now(
         seconds=seconds,
         scope=scope,
     )
-    return load_gpu_use_now(books, asked, time.time())
+    return load_gpu_use_now(ledger, asked, time.time())
 
 
 @also_remote
 def gpu_use_over_time(
-    books: Ledger,
+    ledger: Ledger,
     span: str = "24h",
     *,
     cluster: str | None = None,
@@ -503,12 +503,12 @@ def gpu_use_over_time(
 
     `used` is of the measured GPUs only; it is not scaled up to all that were held.
 
-    >>> with read.ledger() as books:
-    ...     for row in read.gpu_use_over_time(books, "24h", cluster="lab").rows:
+    >>> with read.ledger() as ledger:
+    ...     for row in read.gpu_use_over_time(ledger, "24h", cluster="lab").rows:
     ...         print(row.begin, row.gpu_type, row.held, row.used, row.measured_share)
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         span: `24h` and `7d` are by hour, `30d` is by day; each up to now.
         cluster: name of the cluster; needed where the ledger has several.
         timezone: IANA name of the zone in which hours and days begin; the host's when left out.
@@ -521,7 +521,7 @@ def gpu_use_over_time(
     if span not in SPANS:
         raise BadInput(f"span must be {', '.join(SPANS)}; not {span!r}")
     zone = find_zone(timezone)
-    return load_gpu_use_over_time(books, span, cluster, zone, scope.of_totals, int(time.time()))
+    return load_gpu_use_over_time(ledger, span, cluster, zone, scope.of_totals, int(time.time()))
 
 
 def _names(by: str | Sequence[str], known: Sequence[str] = ALL_DIMENSIONS) -> tuple[str, ...]:

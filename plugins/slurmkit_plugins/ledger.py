@@ -34,8 +34,8 @@ class LedgerGpus:
     def read(self, nodes: Iterable[str], *, seconds: float = 0) -> dict[str, tuple[GpuSample, ...]]:
         """Read samples by node: of the begin of the time asked for, with its most, and of now."""
         back = min(max(int(seconds), _NEWEST), _MOST_SECONDS)
-        with read.ledger(self._db) as books:
-            found = read.gpu_use_now(books, nodes=sorted(nodes), seconds=back)
+        with read.ledger(self._db) as ledger:
+            found = read.gpu_use_now(ledger, nodes=sorted(nodes), seconds=back)
         jobs_on = Counter((gpu.cluster, gpu.node, gpu.index) for gpu in found)
         by_node: dict[str, list[GpuSample]] = defaultdict(list)
         clusters: dict[str, set[str]] = defaultdict(set)
@@ -55,8 +55,8 @@ class LedgerGpus:
         self, job_id: str, *, started: int | None = None, ended: int | None = None
     ) -> RunBesideEarlier:
         """Read one run of a job and the completed runs of the same user and name before it."""
-        with read.ledger(self._db) as books:
-            return read.run_beside_earlier(books, job_id, started=started, ended=ended)
+        with read.ledger(self._db) as ledger:
+            return read.run_beside_earlier(ledger, job_id, started=started, ended=ended)
 
 
 class LedgerWaits:
@@ -72,8 +72,8 @@ class LedgerWaits:
     def read_past_waits(self, cluster: str) -> PastWaits:
         """Read how long the jobs of a cluster waited that started in the last 30 days."""
         try:
-            with read.ledger(self._db) as books:
-                return read.past_waits(books, cluster)
+            with read.ledger(self._db) as ledger:
+                return read.past_waits(ledger, cluster)
         except BadInput as error:  # it does not know this function
             raise ServiceError("the ledger's service has an older release") from error
 

@@ -103,7 +103,7 @@ class AppliedLimit(msgspec.Struct, frozen=True):
 
 
 @also_remote
-def limit_facts(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> LimitFacts:
+def limit_facts(ledger: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> LimitFacts:
     """Return the limits that were set last on a cluster, and how the ledger counts.
 
     Raises:
@@ -111,7 +111,7 @@ def limit_facts(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> Li
         LedgerError: when the ledger cannot be read.
     """
     _require_operator(scope)
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
         weighted, parts = _weighted_types(connection)
         read_at = load_last_ingests(connection, ingests.c.source == SACCT)
@@ -128,7 +128,7 @@ def limit_facts(books: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> Li
 
 @changes_remote
 def record_limit(
-    books: Ledger,
+    ledger: Ledger,
     cluster: str,
     wanted: WantedLimit,
     *,
@@ -142,7 +142,7 @@ def record_limit(
         LedgerError: when the ledger cannot be written.
     """
     _require_operator(scope)
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
         if number is None:
             raise BadInput(
@@ -169,7 +169,7 @@ def record_limit(
 
 @changes_remote
 def record_limit_outcome(
-    books: Ledger, limit: int, outcome: str, why: str, *, scope: Scope = EVERYTHING
+    ledger: Ledger, limit: int, outcome: str, why: str, *, scope: Scope = EVERYTHING
 ) -> int:
     """Record what came of setting a limit; return the number of its row.
 
@@ -178,14 +178,14 @@ def record_limit_outcome(
         LedgerError: when the ledger cannot be written.
     """
     _require_operator(scope)
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         values = {"limit_id": limit, "at": int(time.time()), "outcome": outcome, "why": why}
         connection.execute(insert(allocation_limit_outcomes).values(**values))
     return limit
 
 
 def make_plan(
-    books: AnyLedger,
+    ledger: AnyLedger,
     slurm: SlurmCommands,
     section: AllocationSection,
     free: Collection[str] = (),
@@ -193,7 +193,7 @@ def make_plan(
     """Read balances and Slurm's counters; return what to set.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         slurm: runs the Slurm commands.
         section: what the site wants.
         free: names of accounts or QOS whose allocations have ended, to take their limits away.
@@ -204,8 +204,8 @@ def make_plan(
         SlurmError: when Slurm does not answer.
     """
     site = read_site(slurm)
-    facts = limit_facts(books, site.cluster)
-    known = balances(books, everything=True, ended=True)
+    facts = limit_facts(ledger, site.cluster)
+    known = balances(ledger, everything=True, ended=True)
     age = None if facts.last_ingest is None else max(known.taken - facts.last_ingest, 0)
     ledgered = Ledgered(
         balances=known.rows,
@@ -230,7 +230,7 @@ def make_plan(
 
 
 def apply_limits(
-    books: AnyLedger, slurm: SlurmCommands, site: SlurmSite, wanted: Sequence[WantedLimit]
+    ledger: AnyLedger, slurm: SlurmCommands, site: SlurmSite, wanted: Sequence[WantedLimit]
 ) -> Iterator[AppliedLimit]:
     """Set each limit that has commands; yield what came of it. A failed one does not stop others.
 
@@ -241,27 +241,27 @@ def apply_limits(
             is not set.
     """
     if any(one.after is not None for one in wanted if one.commands):
-        _require_fresh(books, site)
+        _require_fresh(ledger, site)
     needed = [one for one in wanted if one.commands and one.holder is not None]
     failed = False
-    for done in _set_all(books, slurm, site, needed):
+    for done in _set_all(ledger, slurm, site, needed):
         failed = failed or done.outcome != "set"
         yield done
     rest = [one for one in wanted if one.commands and one.holder is None]
     if not failed:
-        yield from _set_all(books, slurm, site, rest)
+        yield from _set_all(ledger, slurm, site, rest)
         return
     for one in rest:
         yield AppliedLimit(one, "failed", "it stays until all other limits are set")
 
 
 def _set_all(
-    books: AnyLedger, slurm: SlurmCommands, site: SlurmSite, some: Sequence[WantedLimit]
+    ledger: AnyLedger, slurm: SlurmCommands, site: SlurmSite, some: Sequence[WantedLimit]
 ) -> Iterator[AppliedLimit]:
     """Set limits, read all of them back at once, then set the counters to 0 that need it."""
     numbers, troubles = [], dict[int, str]()
     for place, one in enumerate(some):
-        numbers.append(record_limit(books, site.cluster, one))
+        numbers.append(record_limit(ledger, site.cluster, one))
         if why := _run_all(slurm, one.commands):
             troubles[place] = why
     good = {place: one for place, one in enumerate(some) if place not in troubles}
@@ -274,7 +274,7 @@ def _set_all(
     for place, one in enumerate(some):
         why = troubles.get(place, "")
         outcome = "failed" if why else "set"
-        record_limit_outcome(books, numbers[place], outcome, why)
+        record_limit_outcome(ledger, numbers[place], outcome, why)
         yield AppliedLimit(one, outcome, why)
 
 
@@ -288,12 +288,12 @@ def _run_all(slurm: SlurmCommands, commands: Iterable[tuple[str, ...]]) -> str:
     return ""
 
 
-def _require_fresh(books: AnyLedger, site: SlurmSite) -> None:
+def _require_fresh(ledger: AnyLedger, site: SlurmSite) -> None:
     """Refuse to set limits from a ledger that has not read the latest jobs.
 
     Slurm has counted these jobs, and the ledger has not: each limit would give their use back.
     """
-    read_at = limit_facts(books, site.cluster).last_ingest
+    read_at = limit_facts(ledger, site.cluster).last_ingest
     age = None if read_at is None else max(int(time.time()) - read_at, 0)
     if why := _why_stale(site.cluster, age, FRESH):
         raise LedgerError(f"{why}: no limit was set; run: slurmkit ledger ingest")

@@ -151,7 +151,7 @@ class AllocationHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 @also_remote
 def balances(
-    books: Ledger,
+    ledger: Ledger,
     *,
     holder: Holder | None = None,
     everything: bool = False,
@@ -168,7 +168,7 @@ def balances(
     shown to the PI and to operators.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         holder: only this one.
         everything: all balances, as far as the reader may see them; else those of the user.
         ended: also show allocations that ended or have not begun.
@@ -186,7 +186,7 @@ def balances(
     if now is not None and not scope.is_everything:
         raise BadInput("only operators may ask for the balances of another time")
     when, user = int(time.time()) if now is None else now, os.getuid() if uid < 0 else uid
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         reader = _Reader(connection, user, scope, when, everything=everything)
         rows = []
         found = load_allocations(connection)
@@ -198,7 +198,7 @@ def balances(
     return Balances(
         rows=tuple(rows),
         taken=when,
-        source=f"ledger {books.source}",
+        source=f"ledger {ledger.source}",
         last_ingest=min(read_at.values(), default=None),
         everything=everything,
     )
@@ -206,7 +206,7 @@ def balances(
 
 @also_remote
 def allocation_history(
-    books: Ledger,
+    ledger: Ledger,
     *,
     allocation: int | None = None,
     holder: Holder | None = None,
@@ -216,7 +216,7 @@ def allocation_history(
     """Return allocations with all their entries, as far as the reader may see them.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         allocation: only this one.
         holder: only those of this holder.
         uid: the user; the service sets it.
@@ -226,7 +226,7 @@ def allocation_history(
         LedgerError: when the ledger cannot be read.
     """
     when, user = int(time.time()), os.getuid() if uid < 0 else uid
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         reader = _Reader(connection, user, scope, when, everything=True)
         chosen = [
             one
@@ -242,7 +242,7 @@ def allocation_history(
             for one in chosen
             if reader.may_see(one.holder, reader.my_accounts(uses[one.unit]))
         )
-    return AllocationHistory(rows=rows, taken=when, source=f"ledger {books.source}")
+    return AllocationHistory(rows=rows, taken=when, source=f"ledger {ledger.source}")
 
 
 def _without_jobs(allocation: Allocation) -> Allocation:

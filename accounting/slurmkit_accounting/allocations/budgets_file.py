@@ -31,14 +31,14 @@ class ImportedBudget(msgspec.Struct, frozen=True):
 
 
 def import_budgets(
-    books: AnyLedger, file: Path | None = None, *, known: bool = False
+    ledger: AnyLedger, file: Path | None = None, *, known: bool = False
 ) -> list[ImportedBudget]:
     """Grant each budget of a file once, as an allocation of its PI from day to day.
 
     Each budget is a change of its own: one that cannot be granted stops no other one.
 
     Args:
-        books: a ledger open for writing, or behind the service.
+        ledger: a ledger open for writing, or behind the service.
         file: None for the file that the configuration names.
         known: whether to refuse PIs whom the ledger does not know.
 
@@ -50,10 +50,10 @@ def import_budgets(
     if path is None:
         raise BadConfig("there is no file of budgets; name one: slurmkit allocation import FILE")
     budgets = load_budgets() if file is None else read_budgets(path)
-    return [_import(books, budget, path.name, known=known) for budget in budgets]
+    return [_import(ledger, budget, path.name, known=known) for budget in budgets]
 
 
-def _import(books: AnyLedger, budget: Budget, name: str, *, known: bool) -> ImportedBudget:
+def _import(ledger: AnyLedger, budget: Budget, name: str, *, known: bool) -> ImportedBudget:
     zone = find_zone()
     begin, finish = (zone.epoch(day.isoformat()) for day in (budget.begin, budget.end))
     amount = int(Decimal(str(budget.gpu_hours)) * HOUR_MS)
@@ -64,7 +64,7 @@ def _import(books: AnyLedger, budget: Budget, name: str, *, known: bool) -> Impo
     )
     whose = f"the budget of {budget.pi} from {budget.begin} to {budget.end}"
     try:
-        posted = import_budget(books, budget.pi, amount, begin, finish, posting)
+        posted = import_budget(ledger, budget.pi, amount, begin, finish, posting)
     except BadInput as error:
         return ImportedBudget(budget, None, f"{whose} was not granted: {error}", lacks=True)
     (granted,) = posted.allocations

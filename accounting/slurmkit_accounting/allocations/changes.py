@@ -83,7 +83,7 @@ class Posted(msgspec.Struct, frozen=True):
 
 @changes_remote
 def grant_allocation(
-    books: Ledger,
+    ledger: Ledger,
     holder_kind: HolderKind,
     holder: str,
     amount_ms: int,
@@ -98,7 +98,7 @@ def grant_allocation(
     """Grant an allocation.
 
     Args:
-        books: a ledger open for writing.
+        ledger: a ledger open for writing.
         holder_kind: `account`, `pi` or `project`.
         holder: its name.
         amount_ms: thousandths of a unit-second.
@@ -114,7 +114,7 @@ def grant_allocation(
             may not do it.
         LedgerError: when the ledger cannot be written.
     """
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         whose = make_holder(holder_kind, holder)
         _check_amount(amount_ms)
         _check_span(begin, finish)
@@ -140,7 +140,7 @@ def grant_allocation(
 
 @changes_remote
 def import_budget(
-    books: Ledger,
+    ledger: Ledger,
     pi: str,
     amount_ms: int,
     begin: int,
@@ -155,7 +155,7 @@ def import_budget(
     Who imported it before, and from which file, makes no difference. See `grant_allocation`.
 
     Args:
-        books: as in `grant_allocation`, like `amount_ms`, `uid` and `scope`.
+        ledger: as in `grant_allocation`, like `amount_ms`, `uid` and `scope`.
         pi: user name.
         amount_ms: see above; not compared with what was granted before.
         begin: epoch seconds.
@@ -168,7 +168,7 @@ def import_budget(
         BadInput: as there.
         LedgerError: when the ledger cannot be written.
     """
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         if before := change.entered_before():
             return before
         whose = make_holder("pi", pi)
@@ -181,7 +181,7 @@ def import_budget(
 
 @changes_remote
 def top_up_allocation(
-    books: Ledger,
+    ledger: Ledger,
     allocation: int,
     amount_ms: int,
     posting: Posting,
@@ -195,7 +195,7 @@ def top_up_allocation(
         BadInput: as there; when there is no such allocation, or it has ended.
         LedgerError: when the ledger cannot be written.
     """
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         _check_amount(amount_ms)
         if before := change.find_repeated(
             lambda done: _facts(done) == {(allocation, "top-up", amount_ms)}
@@ -209,7 +209,7 @@ def top_up_allocation(
 
 @changes_remote
 def transfer_allocation(
-    books: Ledger,
+    ledger: Ledger,
     source: int,
     target: int,
     amount_ms: int,
@@ -223,7 +223,7 @@ def transfer_allocation(
     """Move a part of what one allocation has left to another one. See `grant_allocation`.
 
     Args:
-        books: as in `grant_allocation`, like `amount_ms`, `posting`, `uid` and `scope`.
+        ledger: as in `grant_allocation`, like `amount_ms`, `posting`, `uid` and `scope`.
         source: the allocation that gives.
         target: the allocation that gets it; it must not have ended.
         amount_ms: at most what `source` has left.
@@ -239,7 +239,7 @@ def transfer_allocation(
         LedgerError: when the ledger cannot be written.
     """
     kind: EntryKind = "carry-over" if carry_over else "transfer"
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         _check_amount(amount_ms)
         wanted = {(source, kind, -amount_ms), (target, kind, amount_ms)}
         if before := change.find_repeated(lambda done: _facts(done) == wanted):
@@ -267,7 +267,7 @@ def transfer_allocation(
 
 @changes_remote
 def refund_job(
-    books: Ledger,
+    ledger: Ledger,
     job: str,
     posting: Posting,
     *,
@@ -281,7 +281,7 @@ def refund_job(
     """Give back what an ended job used, for example because its node died.
 
     Args:
-        books: as in `grant_allocation`, like `posting`, `uid` and `scope`.
+        ledger: as in `grant_allocation`, like `posting`, `uid` and `scope`.
         job: Slurm's id, `12` (with all its parts), `12_3` or `12+1`.
         posting: see above.
         allocation: which allocation; needed if several paid for the job.
@@ -297,7 +297,7 @@ def refund_job(
             it, or it was refunded.
         LedgerError: when the ledger cannot be written.
     """
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         wanted = check_job_id(job)
         if before := change.find_repeated(
             lambda done: _is_refund(done, wanted, allocation, amount_ms)
@@ -328,7 +328,7 @@ def refund_job(
 
 @changes_remote
 def expire_allocation(
-    books: Ledger,
+    ledger: Ledger,
     allocation: int,
     posting: Posting,
     *,
@@ -342,7 +342,7 @@ def expire_allocation(
         BadInput: as there; when it has ended, or would end in the past or after its end.
         LedgerError: when the ledger cannot be written.
     """
-    with _Change(books, posting, uid, scope) as change:
+    with _Change(ledger, posting, uid, scope) as change:
         if before := change.find_repeated(
             lambda done: (
                 _facts(done) == {(allocation, "expiry", 0)}
@@ -367,7 +367,7 @@ def expire_allocation(
 class _Change:
     """A transaction that enters rows, after the checks that hold for all of them."""
 
-    def __init__(self, books: Ledger, posting: Posting, uid: int, scope: Scope) -> None:
+    def __init__(self, ledger: Ledger, posting: Posting, uid: int, scope: Scope) -> None:
         if not scope.is_everything:
             raise BadInput(
                 "only operators may change allocations; you can see yours with: slurmkit balance"
@@ -383,12 +383,12 @@ class _Change:
         self.now = int(time.time())
         self._posting = posting
         self._who = _name_of(os.getuid() if uid < 0 else uid)
-        self._books = books
+        self._ledger = ledger
         self._new: list[int] = []
         self.notes: list[str] = []
 
     def __enter__(self) -> _Change:
-        self._transaction = self._books.transaction()
+        self._transaction = self._ledger.transaction()
         self.connection: Connection = self._transaction.__enter__()
         return self
 

@@ -32,7 +32,7 @@ class StoredCount(msgspec.Struct, frozen=True):
 
 @changes_remote
 def store_benchmarks(
-    books: Ledger,
+    ledger: Ledger,
     cluster: str,
     run: str,
     results: tuple[Measurement, ...],
@@ -43,7 +43,7 @@ def store_benchmarks(
     """Store measurements, each once.
 
     Args:
-        books: a ledger open for writing.
+        ledger: a ledger open for writing.
         cluster: name of the cluster that was measured.
         run: name of the benchmark run.
         results: at most 200 through the service.
@@ -65,7 +65,7 @@ def store_benchmarks(
     for each in results:
         _check(each, now)
     who = _user_name(os.getuid() if uid < 0 else uid)
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
         if number is None:
             raise BadInput(
@@ -86,12 +86,12 @@ def store_benchmarks(
 
 
 def store_all(
-    books: AnyLedger, cluster: str, run: str, results: Sequence[Measurement]
+    ledger: AnyLedger, cluster: str, run: str, results: Sequence[Measurement]
 ) -> StoredCount:
     """Store measurements in as many queries as they need. Raises as `store_benchmarks`."""
     stored = known = 0
     for start in range(0, len(results), _BATCH):
-        count = store_benchmarks(books, cluster, run, tuple(results[start : start + _BATCH]))
+        count = store_benchmarks(ledger, cluster, run, tuple(results[start : start + _BATCH]))
         stored, known = stored + count.stored, known + count.known
     return StoredCount(stored, known)
 

@@ -151,9 +151,9 @@ def grant_command(
     zone = find_zone()
     today = format_day(_now())
     finish = None if asked["end"] is None else zone.epoch(asked["end"])
-    with _open_to_change(db) as books:
+    with _open_to_change(db) as ledger:
         posted = grant_allocation(
-            books,
+            ledger,
             holder.kind,
             holder.name,
             parse_hours(hours),
@@ -184,8 +184,8 @@ def top_up_command(
     Example:
       slurmkit allocation top-up 3 200 --why "paper deadline"
     """
-    with _open_to_change(db) as books:
-        posted = top_up_allocation(books, allocation, parse_hours(hours), _posting(asked))
+    with _open_to_change(db) as ledger:
+        posted = top_up_allocation(ledger, allocation, parse_hours(hours), _posting(asked))
     _show_posted(posted, as_json)
 
 
@@ -223,9 +223,9 @@ def transfer_command(
       slurmkit allocation transfer 3 5 100 --why "joint project"
       slurmkit allocation transfer 3 9 50 --carry-over --why "machine was down in December"
     """
-    with _open_to_change(db) as books:
+    with _open_to_change(db) as ledger:
         posted = transfer_allocation(
-            books,
+            ledger,
             source,
             target,
             parse_hours(hours),
@@ -266,9 +266,9 @@ def refund_command(
       slurmkit allocation refund 4711 --why "node c3 died"
       slurmkit allocation refund 4711_2 --hours 3.5 --why "half of it was lost"
     """
-    with _open_to_change(db) as books:
+    with _open_to_change(db) as ledger:
         posted = refund_job(
-            books,
+            ledger,
             str(to_slurm_ids(job_id)),
             _posting(asked),
             allocation=allocation,
@@ -296,8 +296,8 @@ def expire_command(
       slurmkit allocation expire 3 --at 2027-07-01 --why "PI leaves"
     """
     finish = None if at is None else find_zone().epoch(at)
-    with _open_to_change(db) as books:
-        posted = expire_allocation(books, allocation, _posting(asked), finish=finish)
+    with _open_to_change(db) as ledger:
+        posted = expire_allocation(ledger, allocation, _posting(asked), finish=finish)
     _show_posted(posted, as_json)
 
 
@@ -347,8 +347,8 @@ def show_command(
       slurmkit allocation show --account vision --all
     """
     holder = choose_holder(account, pi, project)
-    with read.ledger(db) as books:
-        found = balances(books, holder=holder, everything=True, ended=all_)
+    with read.ledger(db) as ledger:
+        found = balances(ledger, holder=holder, everything=True, ended=all_)
     if as_json:
         print_balances_as_json(found, as_json)
         return
@@ -392,8 +392,8 @@ def history_command(
       slurmkit allocation history --account vision --json
     """
     holder = choose_holder(account, pi, project)
-    with read.ledger(db) as books:
-        found = allocation_history(books, allocation=allocation, holder=holder)
+    with read.ledger(db) as ledger:
+        found = allocation_history(ledger, allocation=allocation, holder=holder)
     entries = [(entry, one) for one in found.rows for entry in one.entries]
     entries.sort(key=lambda pair: pair[0].id)
     if as_json:
@@ -432,8 +432,8 @@ def import_command(
     Example:
       slurmkit allocation import /etc/slurmkit/budgets.toml
     """
-    with _open_to_change(db) as books:
-        done = import_budgets(books, file, known=not new)
+    with _open_to_change(db) as ledger:
+        done = import_budgets(ledger, file, known=not new)
     fresh = [one.posted for one in done if one.posted and not one.posted.repeated]
     known = sum(one.posted is not None and one.posted.repeated for one in done)
     problems = [one.problem for one in done if one.problem]
@@ -488,13 +488,13 @@ def apply_command(
     """
     section = load_section("allocation", AllocationSection)
     slurm = commands.LocalSlurmCommands()
-    with read.ledger(db) if dry_run else _open_to_change(db) as books:
-        plan = make_plan(books, slurm, section, free)
+    with read.ledger(db) if dry_run else _open_to_change(db) as ledger:
+        plan = make_plan(ledger, slurm, section, free)
         for remark in plan.remarks:
             click.echo(printable(remark), err=True)
         done: list[AppliedLimit] = []
         if not dry_run:
-            done = list(apply_limits(books, slurm, plan.site, plan.wanted))
+            done = list(apply_limits(ledger, slurm, plan.site, plan.wanted))
     moves, no_moves = _move_waiting(slurm, plan, dry_run=dry_run)
     outcomes = {_target_of(one.wanted): one for one in done}
     if as_json:
@@ -649,8 +649,8 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
       slurmkit ledger ingest && slurmkit allocation verify
     """
     section = load_section("allocation", AllocationSection)
-    with read.ledger(db) as books:
-        plan = make_plan(books, commands.LocalSlurmCommands(), section)
+    with read.ledger(db) as ledger:
+        plan = make_plan(ledger, commands.LocalSlurmCommands(), section)
     wrong = [one for one in plan.wanted if not is_explained(one)]
     if as_json:
         rows = [_limit_facts(one, None) for one in plan.wanted]

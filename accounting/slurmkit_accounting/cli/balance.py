@@ -109,12 +109,12 @@ def balance_command(
     holder = choose_holder(account, pi, project)
     if form == "ood" and (as_json or users):
         raise BadInput("--format ood is JSON of its own; leave out --json and --users")
-    with read.ledger(db) as books:
+    with read.ledger(db) as ledger:
         everything = all_ or holder is not None
         if form == "ood":
-            _print_ood(balances(books, holder=holder, everything=everything, members=True))
+            _print_ood(balances(ledger, holder=holder, everything=everything, members=True))
             return
-        found = balances(books, holder=holder, everything=everything)
+        found = balances(ledger, holder=holder, everything=everything)
     if as_json:
         print_balances_as_json(found, as_json)
         return

@@ -322,8 +322,8 @@ def _finish(run: RunFolder, sent: SentWorkflow, db: str | None, name: str, *, qu
     bad = _print_troubles(run, statuses, found)
     _print_unfinished(statuses, name)
     try:
-        with _open_to_store(db) as books:
-            count = _store(books, run, found)
+        with _open_to_store(db) as ledger:
+            count = _store(ledger, run, found)
     except SlurmkitError:
         click.echo(f"not stored; the results stay in {printable(str(run.path))}", err=True)
         raise
@@ -397,8 +397,8 @@ def _open_to_store(db: str | None) -> Iterator[AnyLedger]:
         yield ledger
 
 
-def _store(books: AnyLedger, run: RunFolder, found: Sequence[Measurement]) -> StoredCount:
-    count = store_all(books, run.record.cluster, run.record.name, found)
+def _store(ledger: AnyLedger, run: RunFolder, found: Sequence[Measurement]) -> StoredCount:
+    count = store_all(ledger, run.record.cluster, run.record.name, found)
     run.note_stored(len(found))
     return count
 
@@ -430,10 +430,10 @@ def collect_command(runs: Sequence[str], db: str | None, *, as_json: JsonOutput 
     due = [(run, found) for run, found in read if runs or len(found) != run.stored]
     rows = []
     if due:
-        with _open_to_store(db) as books:
+        with _open_to_store(db) as ledger:
             for run, found in due:
                 _warn_of_others(run)
-                count = _store(books, run, found)
+                count = _store(ledger, run, found)
                 rows.append({"run": run.record.name, "stored": count.stored, "known": count.known})
                 if not as_json:
                     name = printable(run.record.name)

@@ -35,8 +35,8 @@ def print_job_gpus(job_ids: Sequence[str], as_json: JsonOutput | None) -> None:
         LedgerError: when there is no ledger, or it cannot be read.
     """
     ids = ",".join(str(to_slurm_ids(job_id)) for job_id in job_ids)
-    with read.ledger() as books:
-        found = read.gpu_use_of(books, ids)
+    with read.ledger() as ledger:
+        found = read.gpu_use_of(ledger, ids)
     if as_json:
         as_json.of(SCHEMA).print(found)
         return

@@ -40,8 +40,8 @@ def budget(
     db: str | None, _begin: str | None, _end: str | None, asked: Mapping[str, Any]
 ) -> Report:
     """Return the report of the budgets."""
-    with read.ledger(db) as books:
-        return read.budget(books, timezone=asked["timezone"])
+    with read.ledger(db) as ledger:
+        return read.budget(ledger, timezone=asked["timezone"])
 
 
 def efficiency(
@@ -49,8 +49,8 @@ def efficiency(
 ) -> Report:
     """Return the report of resources that were held but not used."""
     more = _more_of_job(asked)
-    with read.ledger(db) as books:
-        return read.efficiency(books, begin, end, by=_flatten(asked["by"]), **more)
+    with read.ledger(db) as ledger:
+        return read.efficiency(ledger, begin, end, by=_flatten(asked["by"]), **more)
 
 
 def explain(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
@@ -58,8 +58,8 @@ def explain(db: str | None, begin: str | None, end: str | None, asked: Mapping[s
     more = _more_of_job(asked)
     # Services of an older release know only the usual runs.
     which = {} if asked["runs"] == "held" else {"runs": asked["runs"]}
-    with read.ledger(db) as books:
-        report = read.explain(books, begin, end, **which, **more)
+    with read.ledger(db) as ledger:
+        report = read.explain(ledger, begin, end, **which, **more)
     return with_user_ids(with_end_reasons(report) if more["job"] else report)
 
 
@@ -68,16 +68,16 @@ def capacity(
 ) -> Report:
     """Return the report of capacity, use and waiting."""
     more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
-    with read.ledger(db) as books:
-        return read.capacity(books, begin, end, **more)
+    with read.ledger(db) as ledger:
+        return read.capacity(ledger, begin, end, **more)
 
 
 def nodes(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the report of nodes that were out of use."""
     filters = {name: asked[name] for name in ("month", "cluster") if asked[name]}
     more = read.More(timezone=asked["timezone"], filters=filters)
-    with read.ledger(db) as books:
-        return read.nodes(books, begin, end, by=asked["by"], node=asked["node"], **more)
+    with read.ledger(db) as ledger:
+        return read.nodes(ledger, begin, end, by=asked["by"], node=asked["node"], **more)
 
 
 def benchmark(
@@ -88,8 +88,8 @@ def benchmark(
     filters = {name: asked[name] for name in names if asked[name]}
     more = read.More(timezone=asked["timezone"], filters=filters)
     chosen = {name: asked[name] for name in ("by", "benchmarks", "below", "mads")}
-    with read.ledger(db) as books:
-        return read.benchmark(books, begin, end, **chosen, **more)
+    with read.ledger(db) as ledger:
+        return read.benchmark(ledger, begin, end, **chosen, **more)
 
 
 def reclaimed(
@@ -97,24 +97,24 @@ def reclaimed(
 ) -> Report:
     """Return the report of what was done about idle GPUs, with the job ids that users know."""
     more = _more_of_job(asked)
-    with read.ledger(db) as books:
-        return with_user_ids(read.reclaimed(books, begin, end, **more))
+    with read.ledger(db) as ledger:
+        return with_user_ids(read.reclaimed(ledger, begin, end, **more))
 
 
 def wait(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the report of waiting times."""
     more = read.More(timezone=asked["timezone"], filters=parse_filters(asked))
-    with read.ledger(db) as books:
-        return read.wait(books, begin, end, by=_flatten(asked["by"]), **more)
+    with read.ledger(db) as ledger:
+        return read.wait(ledger, begin, end, by=_flatten(asked["by"]), **more)
 
 
 def usage(db: str | None, begin: str | None, end: str | None, asked: Mapping[str, Any]) -> Report:
     """Return the report of usage and costs; the option `panels` adds the series for charts."""
     more = _more_of_job(asked)
     more["suspended"] = asked["suspended"]
-    with read.ledger(db) as books:
+    with read.ledger(db) as ledger:
         return read.usage(
-            books, begin, end, by=_flatten(asked["by"]), panels=asked["panels"], **more
+            ledger, begin, end, by=_flatten(asked["by"]), panels=asked["panels"], **more
         )
 
 
@@ -148,8 +148,8 @@ def print_evidence(db: str | None, row: int, form: OutputFormat) -> None:
         row: number of the run in the ledger.
         form: the output; JSON, or else names and values.
     """
-    with read.ledger(db) as books:
-        evidence = read.evidence(books, row)
+    with read.ledger(db) as ledger:
+        evidence = read.evidence(ledger, row)
     if form.name == "json":
         JsonOutput(RUN_SCHEMA).print([evidence])
         return

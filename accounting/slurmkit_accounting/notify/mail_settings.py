@@ -44,29 +44,29 @@ DEFAULTS = MailSettings()
 
 
 @also_remote
-def show_mail_settings(books: Ledger, *, uid: int = -1) -> MailSettings:
+def show_mail_settings(ledger: Ledger, *, uid: int = -1) -> MailSettings:
     """Return a user's settings; the service says whose.
 
     Args:
-        books: an open ledger.
+        ledger: an open ledger.
         uid: the user; the service sets it to the uid of whoever asks.
 
     Raises:
         BadInput: when the site's service sends no mail about jobs.
     """
     _require_job_mail()
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         return settings_of(connection, *_user(uid))
 
 
 @changes_remote
 def change_mail_settings(
-    books: Ledger, *, mails: Mails | None = None, about: About | None = None, uid: int = -1
+    ledger: Ledger, *, mails: Mails | None = None, about: About | None = None, uid: int = -1
 ) -> MailSettings:
     """Change a user's settings; return them as they are then.
 
     Args:
-        books: a ledger open for writing.
+        ledger: a ledger open for writing.
         mails: see `MailSettings`; None leaves it as it is.
         about: as `mails`.
         uid: the user; the service sets it to the uid of whoever asks.
@@ -76,7 +76,7 @@ def change_mail_settings(
     """
     _require_job_mail()
     number, user = _user(uid)
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         before = settings_of(connection, number, user)
         settings = MailSettings(mails or before.mails, about or before.about)
         connection.execute(delete(mail_settings).where(mail_settings.c.uid == number))

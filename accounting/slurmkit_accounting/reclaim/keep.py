@@ -45,12 +45,12 @@ class KeptJob(msgspec.Struct, frozen=True):
 
 @changes_remote
 def keep_job(
-    books: Ledger, job: str, *, reason: str, cluster: str | None = None, uid: int = -1
+    ledger: Ledger, job: str, *, reason: str, cluster: str | None = None, uid: int = -1
 ) -> KeptJob:
     """Have the idle GPUs of a job left alone for a while, once.
 
     Args:
-        books: a ledger open for writing.
+        ledger: a ledger open for writing.
         job: the id of one job, `12` or `12_3`, about which something was done.
         reason: why; the PI and operators see it.
         cluster: its cluster; any when left out.
@@ -67,7 +67,7 @@ def keep_job(
         raise BadInput(f"give a reason of one line, of at most {_LONGEST} characters")
     wanted = check_job_id(job)
     now = int(time.time())
-    with books.transaction() as connection:
+    with ledger.transaction() as connection:
         act = _last_act(connection, wanted, cluster, user)
         if act is None:
             raise BadInput(

@@ -41,8 +41,8 @@ AnswerT = TypeVar("AnswerT")
 AnyLedger: TypeAlias = "Ledger | RemoteLedger"
 """A ledger that the read API can read: opened here or remote."""
 
-_BOOKS, _SCOPE, _UID = "books", "scope", "uid"
-_BY_SERVICE = frozenset((_BOOKS, _SCOPE, _UID))
+_LEDGER, _SCOPE, _UID = "ledger", "scope", "uid"
+_BY_SERVICE = frozenset((_LEDGER, _SCOPE, _UID))
 _remote_functions: dict[str, RemoteFunction[Any]] = {}
 
 
@@ -139,13 +139,13 @@ def _either(
     _remote_functions[remote.name] = remote
 
     @wraps(function)
-    def either(books: AnyLedger, /, *args: P.args, **named: P.kwargs) -> AnswerT:
-        if isinstance(books, Ledger):
-            return function(books, *args, **named)
+    def either(ledger: AnyLedger, /, *args: P.args, **named: P.kwargs) -> AnswerT:
+        if isinstance(ledger, Ledger):
+            return function(ledger, *args, **named)
         arguments = remote.arguments(*args, **named)
         if "timezone" in remote.types():
             arguments["timezone"] = arguments.get("timezone") or _zone_here()
-        answer: AnswerT = books.ask(remote.name, arguments, remote.returns)
+        answer: AnswerT = ledger.ask(remote.name, arguments, remote.returns)
         return answer
 
     return either
