@@ -248,8 +248,7 @@ async def test_values_are_offered_and_completed() -> None:
     async with form(FormScene()) as pilot:
         app = pilot.app
         the_form(app).row("partition").enter()
-        await pilot.pause()
-        assert "gpu, " in text(app)
+        await expect_text(pilot, "gpu, ")
         await pilot.press("u")
         await expect_text(pilot, "untyped")
         await pilot.press("right")

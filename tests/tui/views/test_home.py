@@ -76,7 +76,7 @@ async def test_one_look_says_how_the_cluster_is_and_how_i_am_doing() -> None:
     ))  # fmt: skip
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, "vogel", "all  ", "17 of 32 held", "a100", "433.25", "9 FAILED",
-                          "14 eval", "Needs attention  3")  # fmt: skip
+                          "14 eval", "Needs attention  3", "runs out 2026-12-24")  # fmt: skip
         assert "a100" in inside(app, "gpus")
         assert "4 free" in inside(app, "gpus")
         assert "× 6 down" in inside(app, "gpus")
