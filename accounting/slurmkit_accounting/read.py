@@ -18,7 +18,7 @@ import msgspec
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import check_job_id
 from slurmkit.state.gpu_metrics import RunBesideEarlier
-from slurmkit.state.gpu_use import CurvePoint, GpuUseNow, GpuUseOfGpu, GpuUseOfRun
+from slurmkit.state.gpu_use import SPANS, CurvePoint, GpuUseNow, GpuUseOfGpu, GpuUseOfRun
 from slurmkit.state.past_waits import PastWaits
 from slurmkit_accounting.allocations.balance import (
     AllocationHistory,
@@ -44,7 +44,6 @@ from slurmkit_accounting.reports.explain import load_evidence as evidence_of
 from slurmkit_accounting.reports.gpu_use import load_gpu_use
 from slurmkit_accounting.reports.gpu_use_now import NowQuestion, load_gpu_use_now
 from slurmkit_accounting.reports.gpu_use_over_time import (
-    SPANS,
     GpuUseInTime,
     GpuUseOverTime,
     load_gpu_use_over_time,

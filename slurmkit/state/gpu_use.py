@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, tzinfo
+from typing import NamedTuple
+
 import msgspec
 
 LEAST_COVERED = 0.5
 """A run of which less was measured is marked wherever its use is shown."""
 _HALF_STEP = 0.05  # percent; utilization of a point is rounded to a tenth
+_HOUR, _DAY = 3600, 86400
+
+
+class Span(NamedTuple):
+    """A length of time until now, in stretches of an hour or of a local day.
+
+    Attributes:
+        step: seconds of a stretch; a local day may have an hour more or less.
+        count: number of stretches; the present one is the last.
+        words: for people: `24 hours`.
+    """
+
+    step: int
+    count: int
+    words: str
+
+    def begins(self, now: float, zone: tzinfo | None = None) -> tuple[int, ...]:
+        """Return the begins of its stretches in epoch seconds; the last one contains `now`.
+
+        Args:
+            now: epoch seconds.
+            zone: in which hours and days begin; the host's when left out.
+        """
+        local = datetime.fromtimestamp(now, zone)
+        if self.step == _DAY:
+            today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+            days = (today - timedelta(days=back) for back in range(self.count - 1, -1, -1))
+            return tuple(int(day.timestamp()) for day in days)
+        last = int(now) - local.minute * 60 - local.second
+        return tuple(range(last - (self.count - 1) * _HOUR, last + 1, _HOUR))
+
+
+SPANS = {
+    "24h": Span(_HOUR, 24, "24 hours"),
+    "7d": Span(_HOUR, 7 * 24, "7 days"),
+    "30d": Span(_DAY, 30, "30 days"),
+}
+"""Lengths of time for which curves of GPU use are shown."""
 
 
 class CurvePoint(msgspec.Struct, frozen=True, gc=False):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, select, text
 
 from slurmkit.errors import BadInput
-from slurmkit_accounting.calendar import WindowPart, Zone, day_of, split_window
+from slurmkit.state.gpu_use import SPANS
+from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.gpu_use.recent import load_samples
 from slurmkit_accounting.gpu_use.series import unpack_utilization
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
@@ -28,10 +28,6 @@ from slurmkit_accounting.reports.rates import GPU_PARTS, Rates
 from slurmkit_accounting.usage.bins import UsageRun, make_usage_key, parse_alloc_tres
 from slurmkit_accounting.usage.partial import load_runs_with_ends
 
-_HOUR, _DAY = 3600, 86400
-SPANS = {"24h": ("hour", 24), "7d": ("hour", 7 * 24), "30d": ("day", 30)}
-"""Unit and number of stretches, by the name of a span."""
-_STEPS = {"hour": _HOUR, "day": _DAY}
 _OF_USE = [
     gpu_use.c[name] for name in (
         "id", "run_id", "source", "samples", "measured_seconds", "measured_samples",
@@ -75,11 +71,13 @@ class GpuUseOverTime(msgspec.Struct, frozen=True, kw_only=True):
         everybody: whether the rows are of all users; False if only of those that the reader may
             see, or of the only user in the ledger.
         last_sample: epoch seconds of the last sample of a running job; None without one.
+        begins: epoch seconds at which each stretch begins; the present one is the last.
         rows: by time and type; types that nobody held in a stretch have none.
     """
 
     cluster: str
     step: int
+    begins: tuple[int, ...]
     everybody: bool
     last_sample: float | None
     rows: tuple[GpuUseInTime, ...]
@@ -132,36 +130,28 @@ def load_gpu_use_over_time(
         BadInput: when the ledger has no such cluster, or several and none is named.
         LedgerError: when the ledger cannot be read.
     """
-    unit, count = SPANS[span]
+    step, begins = SPANS[span].step, SPANS[span].begins(now, zone.rules)
+    window = begins[0], now
     with ledger.transaction() as connection:
         number, name = _find_cluster(connection, cluster)
-        window = _begin(unit, count, zone, now), now
-        seconds = _GpuSeconds(split_window(window, zone, {unit}))
+        seconds = _GpuSeconds((*begins, now))
         shown = _ShownRuns(connection, Rates(), scope)
         ended = shown.load(number, now, runs.c.end > window[0], runs.c.start < now)
         running = shown.load(number, now, text(OPEN), runs.c.start < now)
         for run in (*ended.values(), *running.values()):
             for gpu_type, gpus in run.held:
                 seconds.add_held(run.start, run.end, gpu_type, gpus)
-        _add_ended(connection, seconds, ended, number, window, _STEPS[unit])
+        _add_ended(connection, seconds, ended, number, window, step)
         last = _add_running(connection, seconds, running, number, window[0])
         only_user = connection.scalar(select(clusters.c.only_user).where(clusters.c.id == number))
     return GpuUseOverTime(
         cluster=name,
-        step=_STEPS[unit],
+        step=step,
+        begins=begins,
         everybody=scope.is_everything and not only_user,
         last_sample=last,
         rows=tuple(seconds.rows()),
     )
-
-
-def _begin(unit: str, count: int, zone: Zone, now: int) -> int:
-    """Return the begin of the first of `count` stretches, the last of which contains now."""
-    if unit == "day":
-        first = day_of(now, zone) - dt.timedelta(days=count - 1)
-        return zone.epoch(first.isoformat())
-    local = dt.datetime.fromtimestamp(now, zone.rules)
-    return now - local.minute * 60 - local.second - (count - 1) * _HOUR
 
 
 def _find_cluster(connection: Connection, name: str | None) -> tuple[int, str]:
@@ -217,20 +207,24 @@ class _ShownRuns:
 
 
 class _GpuSeconds:
-    """GPU-seconds held, measured and used, in each part of a window and by GPU type."""
+    """GPU-seconds held, measured and used, in each part of a window and by GPU type.
 
-    def __init__(self, parts: Sequence[WindowPart]) -> None:
-        self._parts = parts
-        self._begins = [part.begin for part in parts]
-        self._sums: list[dict[str, list[float]]] = [{} for _ in parts]
+    Args:
+        edges: epoch seconds at which the parts begin, and at which the last one ends.
+    """
+
+    def __init__(self, edges: Sequence[int]) -> None:
+        self._parts = list(pairwise(edges))
+        self._begins = edges[:-1]
+        self._sums: list[dict[str, list[float]]] = [{} for _ in self._parts]
 
     def rows(self) -> Iterator[GpuUseInTime]:
         """Yield the mean numbers of GPUs."""
-        for part, of_part in zip(self._parts, self._sums, strict=True):
-            length = part.end - part.begin
+        for (begin, end), of_part in zip(self._parts, self._sums, strict=True):
+            length = end - begin
             for gpu_type, (held, measured, used) in sorted(of_part.items()):
                 yield GpuUseInTime(
-                    begin=part.begin,
+                    begin=begin,
                     seconds=length,
                     gpu_type=gpu_type,
                     held=held / length,
@@ -254,7 +248,7 @@ class _GpuSeconds:
         """Add what the curve of one GPU says."""
         end = curve.begin + curve.step * (len(curve.measured) - 1)
         for place, _ in self._overlaps(curve.begin, end):
-            begin, end_of_part = self._parts[place].begin, self._parts[place].end
+            begin, end_of_part = self._parts[place]
             measured, used = (
                 _until(curve, sums, end_of_part) - _until(curve, sums, begin)
                 for sums in (curve.measured, curve.used)
@@ -265,10 +259,10 @@ class _GpuSeconds:
     def _overlaps(self, begin: float, end: float) -> Iterator[tuple[int, float]]:
         """Yield the parts that overlap [begin, end), and for how many seconds."""
         for place in range(max(bisect_right(self._begins, begin) - 1, 0), len(self._parts)):
-            part = self._parts[place]
-            if part.begin >= end:
+            begin_of_part, end_of_part = self._parts[place]
+            if begin_of_part >= end:
                 return
-            if (seconds := min(end, part.end) - max(begin, part.begin)) > 0:
+            if (seconds := min(end, end_of_part) - max(begin, begin_of_part)) > 0:
                 yield place, seconds
 
     def _add(self, place: int, run: _Run, measured: float, used: float) -> None:

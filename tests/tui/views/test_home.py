@@ -198,7 +198,7 @@ async def test_home_and_the_views_share_their_answers() -> None:
     app = feed.app("home")
     async with app.run_test(size=TALL) as pilot:
         await expect_text(pilot, "17 of 32 held", "433.25")
-        once = dict.fromkeys("nodes queue utilization usage site rights gpus-now".split(), 1)
+        once = dict.fromkeys("nodes utilization usage site rights gpus-now".split(), 1)
         # The queue alone, and what ended alone.
         await until(pilot, lambda: feed.asked == once | {"mine": 2})
         await pilot.press("1")
@@ -384,6 +384,13 @@ async def test_what_is_missing_is_named_in_its_box_alone() -> None:
         assert "lab  ·  ? GPUs free" in text(app)
         assert "no curve: slurmctld is away" in inside(app, "curve")
         assert "12" in inside(app, "running")
+
+
+async def test_an_old_number_of_wanted_gpus_has_its_age() -> None:
+    old = msgspec.structs.replace(VALUES["utilization"], taken=NOW - 300)
+    for size, words in ((TALL, "12 wanted 5:0"), (SMALL, "12 wanted")):
+        async with home(utilization=old).run_test(size=size) as pilot:
+            await expect_text(pilot, words)
 
 
 async def test_without_squeue_the_other_boxes_are_there() -> None:

@@ -27,12 +27,10 @@ from slurmkit_tui.app.app import SlurmkitApp
 from slurmkit_tui.feed import FeedQuestion, composed
 from slurmkit_tui.feed.composed import CurrentUse, Utilization, read_utilization
 from slurmkit_tui.feed.history import (
-    SPANS,
     GpuCurve,
     HeldGpus,
     HourlyGpus,
     ObservedHour,
-    Span,
     make_curve,
     memory_path,
     span_of_days,
@@ -54,6 +52,7 @@ from why_scene import SHAPES
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import set_default_cluster
 from slurmkit.errors import BadInput, LedgerError, SlurmkitError
+from slurmkit.state.gpu_use import SPANS, Span
 from slurmkit.state.nodes import GpuCount, NodeRow
 from slurmkit.testing import FakeSlurm
 
@@ -477,7 +476,7 @@ def test_the_ledger_goes_before_the_screens_own_answers() -> None:
         history.add_wanted(at, held)
         history.add_wanted(at, None)  # unknown: counts nothing
     ledger = [HeldGpus(LAST - HOUR, HOUR, {"a100": 7.5})]
-    curve = make_curve(ledger, history.hours(0, NOW), Span(3, HOUR, "3 hours"), now=NOW)
+    curve = make_curve(ledger, history.hours(0, NOW), Span(HOUR, 3, "3 hours"), now=NOW)
     assert curve.begins == (LAST - 2 * HOUR, LAST - HOUR, LAST)
     assert curve.held == {"a100": (None, 7.5, 3.0)}
     assert curve.there == (None, 8.0, 8.0)
@@ -513,7 +512,7 @@ def test_a_type_that_comes_later_was_zero_before() -> None:
     history = HourlyGpus()
     history.add_nodes(LAST, {"a100": 4}, {"a100": 4})
     history.add_nodes(LAST + 1, {"a100": 4, "h100": 4}, {"a100": 4, "h100": 4})
-    curve = make_curve((), history.hours(0, NOW), Span(1, HOUR, "1 hour"), now=NOW)
+    curve = make_curve((), history.hours(0, NOW), Span(HOUR, 1, "1 hour"), now=NOW)
     assert curve.held == {"a100": (4.0,), "h100": (2.0,)}
     assert curve.held_at(0) == 6.0
 
@@ -609,7 +608,7 @@ def test_thirty_days_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_types_are_in_the_order_of_all_gpus_whatever_is_held() -> None:
     ledger = [HeldGpus(LAST, HOUR, {"h100": 4.0, "old": 1.0})]
-    hour = Span(1, HOUR, "1 hour")
+    hour = Span(HOUR, 1, "1 hour")
     found = make_curve(ledger, (), hour, now=NOW, types={"h100": 4, "a100": 18})
     assert list(found.held) == ["a100", "h100", "old"]
     assert found.held["a100"] == (0.0,)
@@ -659,7 +658,7 @@ def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
         HeldGpus(LAST - HOUR, HOUR, {"a": 4.0}, {"a": 0.0}, {"a": 2.0}),
         HeldGpus(LAST, HOUR, {"a": 4.0}, None, {"a": 0.0}),
     ]
-    found = make_curve(ledger, (), Span(3, HOUR, "3 hours"), now=NOW)
+    found = make_curve(ledger, (), Span(HOUR, 3, "3 hours"), now=NOW)
     assert found.used == (None, 0.0, None)
     assert found.measured == (None, 0.5, 0.0)
 
@@ -667,7 +666,7 @@ def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
 def test_every_length_of_time_has_whole_stretches() -> None:
     for span in SPANS.values():
         begins = span.begins(NOW)
-        assert len(begins) == span.hours * HOUR // span.step
+        assert len(begins) == span.count
         assert begins[-1] <= NOW < begins[-1] + span.step
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,12 +20,13 @@ from slurmkit.doctor.case import Diagnosis
 from slurmkit.errors import BadInput, LedgerError, MissingExtra, Refused
 from slurmkit.state.arrays import count_tasks
 from slurmkit.state.fairshare import FairshareRow, PriorityFactors, read_factors, read_shares
+from slurmkit.state.gpu_use import SPANS
 from slurmkit.state.gpumap_model import GpuMap, count_gpus
 from slurmkit.state.nodes import NodeRow, NodesSnapshot, read_nodes
 from slurmkit.state.queue import Queue
 from slurmkit.state.queue_rows import QueueRow
 from slurmkit_tui.feed.budgets import read_budgets
-from slurmkit_tui.feed.history import SPANS, HeldGpus, HourlyGpus
+from slurmkit_tui.feed.history import HeldGpus, HourlyGpus
 from slurmkit_tui.jobform.gpu_use import RECENT_SECONDS, GpusNow, GpusOfJob
 
 OUTAGE_DAYS = 30
@@ -234,13 +235,13 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
     taken = time.time()
     nodes, now = _current_use(cluster)
     name = _cluster_name(cluster)
-    begins = SPANS[span].begins(taken)
-    days = (taken - begins[0]) / 86400
+    begin = SPANS[span].begins(taken)[0]
+    days = (taken - begin) / 86400
     try:
         read = _import_ledger()
         with read.ledger() as ledger:
             found = read.usage(
-                ledger, _utc_text(begins[0]), by=[by], timezone="UTC", filters={"cluster": [name]}
+                ledger, _utc_text(begin), by=[by], timezone="UTC", filters={"cluster": [name]}
             )
             over_time = _read_use_over_time(read, ledger, span, name)
         types = slurm_types(nodes)
@@ -257,7 +258,7 @@ def read_utilization(cluster: Cluster, by: str, span: str = "30d") -> Utilizatio
         days,
         "",
         taken,
-        _ledger_curve(over_time, found.meta, begins, taken, types) if of_all else (),
+        _ledger_curve(over_time, found.meta, taken, types) if of_all else (),
         _ledger_source(found.meta),
         # Only readers of everything get the number of rejected lines.
         of_all and found.meta.rejects is not None,
@@ -316,11 +317,7 @@ def _read_use_over_time(read: ModuleType, ledger: Any, span: str, cluster: str) 
 
 
 def _ledger_curve(
-    over_time: Any,
-    meta: Any,
-    begins: Sequence[int],
-    now: float,
-    types: Mapping[str, SlurmType],
+    over_time: Any, meta: Any, now: float, types: Mapping[str, SlurmType]
 ) -> tuple[HeldGpus, ...]:
     """Return mean numbers of GPUs by type, of the stretches that the ledger has read.
 
@@ -335,10 +332,9 @@ def _ledger_curve(
     ]
     found = defaultdict(list)
     for row in over_time.rows:
-        found[bisect_right(begins, row.begin + row.seconds / 2) - 1].append(row)
+        found[row.begin].append(row)
     curve = []
-    for at, begin in enumerate(begins):
-        end = min(begins[at + 1], now) if at + 1 < len(begins) else now
+    for begin, end in pairwise((*over_time.begins, now)):
         is_read = known_from <= begin and end <= known_to + _FRESH_INGEST
         in_gap = any(gap_begin < end and gap_end > begin for gap_begin, gap_end in gaps
                      if gap_end < known_to)  # fmt: skip
@@ -347,7 +343,7 @@ def _ledger_curve(
         held: dict[str, float] = defaultdict(float)
         used: dict[str, float] = defaultdict(float)
         measured: dict[str, float] = defaultdict(float)
-        for row in found[at]:
+        for row in found[begin]:
             name, weight = types.get(row.gpu_type, SlurmType(row.gpu_type, 1.0))
             held[name] += row.held / weight
             measured[name] += row.measured / weight

@@ -11,56 +11,26 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from slurmkit.config.paths import state_folder
+from slurmkit.state.gpu_use import SPANS, Span
 from slurmkit_tui.state_files import write_state_file
 
 HOUR = 3600
-_DAY = 24 * HOUR
 _KEPT = 30 * 24  # hours
 _SAVE_EVERY = 300.0  # seconds
 _LEAST_STRETCHES = 4  # of a curve
 
 
-class Span(NamedTuple):
-    """A length of time until now, in stretches of an hour or of a local day.
-
-    Attributes:
-        hours: its length.
-        step: seconds of a stretch; a local day may have an hour more or less.
-        words: for the screen: `24 hours`.
-    """
-
-    hours: int
-    step: int
-    words: str
-
-    def begins(self, now: float) -> tuple[int, ...]:
-        """Return the begins of its stretches in epoch seconds; the last one contains `now`."""
-        count = self.hours * HOUR // self.step
-        if self.step == _DAY:
-            today = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006 - midnights of the person at the screen
-            days = (today - timedelta(days=back) for back in range(count - 1, -1, -1))
-            return tuple(int(day.timestamp()) for day in days)
-        last = int(now) // self.step * self.step
-        return tuple(range(last - (count - 1) * self.step, last + 1, self.step))
-
-
-SPANS = {
-    "24h": Span(24, HOUR, "24 hours"),
-    "7d": Span(7 * 24, HOUR, "7 days"),
-    "30d": Span(30 * 24, _DAY, "30 days"),
-}
-
-
 def span_of_days(days: float) -> Span:
     """Return the shortest span that has a number of days; a day in it may have an hour more."""
-    return next((span for span in SPANS.values() if days <= span.hours / 24 + 0.05), SPANS["30d"])
+    seconds = (days - 0.05) * 86400
+    return next(
+        (span for span in SPANS.values() if seconds <= span.step * span.count), SPANS["30d"]
+    )
 
 
 class HeldGpus(msgspec.Struct, frozen=True):
@@ -124,11 +94,13 @@ class HourlyGpus:
     Attributes:
         since: when the person looked at Home before this start; None if never, or unknown.
         wanted: GPUs that pending jobs requested by the last answer; None is unknown.
+        wanted_taken: epoch seconds of that answer; None while there is none.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
         self.since: float | None = None
         self.wanted: int | None = None
+        self.wanted_taken: float | None = None
         self._keep = keep
         self._lock = threading.Lock()
         self._cluster: str | None = None
@@ -166,7 +138,7 @@ class HourlyGpus:
 
     def add_wanted(self, at: float, wanted: int | None) -> None:
         """Add the number of GPUs that pending jobs requested at a time; None is unknown."""
-        self.wanted = wanted
+        self.wanted, self.wanted_taken = wanted, at
         if wanted is None:
             return
         with self._lock:

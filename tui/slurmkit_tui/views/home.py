@@ -45,7 +45,6 @@ class HomeView(View):
     # What the boxes are taken from, no more often than these views ask, most of it less often.
     also = (
         FurtherQuestion(FeedQuestion("nodes"), 3.0),
-        FurtherQuestion(FeedQuestion("queue"), 3.0),
         FurtherQuestion(FeedQuestion("mine", ("ended",)), 6.0),
         FurtherQuestion(FeedQuestion("utilization", ("gpu-type", "24h")), 30.0),
         FurtherQuestion(FeedQuestion("usage"), 30.0),
@@ -91,8 +90,8 @@ class HomeView(View):
 
         load_plotter()
         self._session = session
-        nodes, queue, ended, utilization, usage, gpus_now = (each.ask for each in self.also)
-        asks = HomeQuestions(self.ASK, ended, nodes, queue, utilization, usage, gpus_now)
+        nodes, ended, utilization, usage, gpus_now = (each.ask for each in self.also)
+        asks = HomeQuestions(self.ASK, ended, nodes, utilization, usage, gpus_now)
         # Each answer has a thread. All of them at once would keep the screen's own thread waiting.
         with self._making:
             self._job_rows = self._job_rows or JobRowsMaker()

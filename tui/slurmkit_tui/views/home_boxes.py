@@ -300,14 +300,23 @@ def _gpu_legend(overview: Overview, width: int) -> Content:
         if count := sum(getattr(each, name) for each in overview.gpus):
             counted = words if name == "free" else f"{count:,} {words}"
             parts.append([mark, (f" {counted}", "$quiet")])
-    parts.append([(f"{wanted} wanted", "$warning")])
+    parts.append([(f"{wanted} wanted{_wanted_age(overview)}", "$warning")])
     tight = [[mark, *((words.lstrip(), style) for words, style in rest)] for mark, *rest in parts]
     tight[0] = [held[0], *tight[0][-1:]]  # one sign for all types
+    tight[-1] = [(f"{wanted} wanted", "$warning")]
     ways = [
         Content(gap).join(Content.assemble(*part) for part in each)
         for gap, each in (("  ", parts), (" ", parts), (" ", tight))
     ]
     return next((way for way in ways if way.cell_length <= width), ways[-1])
+
+
+def _wanted_age(overview: Overview) -> str:
+    """Return the age of the number of wanted GPUs if it is old."""
+    taken = overview.wanted_taken
+    if taken is None or overview.now - taken <= _OLD:
+        return ""
+    return f" {format_duration(int(overview.now - taken))} ago"
 
 
 class CurveBox(HomeBox):

@@ -14,12 +14,12 @@ from slurmkit.formats.durations import format_duration
 from slurmkit.formats.job_states import state_kind
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.pending_reasons import YOU, explain_reason
-from slurmkit.state.gpu_use import GpuUseNow
+from slurmkit.state.gpu_use import SPANS, GpuUseNow
 from slurmkit.state.gpumap_model import GpuCounts, count_gpus
 from slurmkit.state.nodes import NodesSnapshot
 from slurmkit.state.queue_rows import pending_reason
 from slurmkit_tui.feed import SOURCE_NAMES, FeedAnswer, FeedQuestion
-from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve
+from slurmkit_tui.feed.history import GpuCurve, make_curve
 from slurmkit_tui.jobform.gpu_use import IDLE_SECONDS, GpusNow, UsedGpus, is_idle
 from slurmkit_tui.jobform.my_jobs import MyJobRow, my_job_rows
 from slurmkit_tui.session import ClusterSession
@@ -34,7 +34,6 @@ class HomeQuestions(NamedTuple):
     mine: FeedQuestion
     ended: FeedQuestion
     nodes: FeedQuestion
-    queue: FeedQuestion
     utilization: FeedQuestion
     usage: FeedQuestion
     gpus_now: FeedQuestion
@@ -76,6 +75,7 @@ class Overview(NamedTuple):
         gpus: by type, the one with the most GPUs first.
         used: how many of the held GPUs work, by type; None for untyped ones, as in `gpus`.
         wanted: GPUs that pending jobs request; None is unknown.
+        wanted_taken: epoch seconds of that number; None while there is none.
         curve: the last 24 hours.
         curve_note: why the ledger's part of the curve is missing; empty when it is there.
         running: my running jobs, the one that ends first first.
@@ -91,6 +91,7 @@ class Overview(NamedTuple):
     gpus: tuple[GpuCounts, ...]
     used: Mapping[str | None, UsedGpus]
     wanted: int | None
+    wanted_taken: float | None
     curve: GpuCurve
     curve_note: str
     running: tuple[MyJobRow, ...]
@@ -183,6 +184,7 @@ def make_overview(
         gpus=tuple(sorted(counts, key=lambda each: (-each.total, each.type or ""))),
         used=maker.count_used(nodes, gpus_now, session.cluster),
         wanted=history.wanted,
+        wanted_taken=history.wanted_taken,
         curve=make_curve(
             ledger.curve if ledger else (),
             history.hours(span.begins(now)[0], now + 1),

@@ -15,10 +15,11 @@ from textual.css.scalar import Scalar
 from textual.widgets import Static
 
 from slurmkit.formats.display import format_number
+from slurmkit.state.gpu_use import SPANS
 from slurmkit_tui.actions.registry import key_bindings
 from slurmkit_tui.feed import FeedAnswer, FeedQuestion
 from slurmkit_tui.feed.composed import CurrentUse, Utilization
-from slurmkit_tui.feed.history import SPANS, GpuCurve, make_curve, span_of_days
+from slurmkit_tui.feed.history import GpuCurve, make_curve, span_of_days
 from slurmkit_tui.session import ClusterSession
 from slurmkit_tui.views.base import SummaryPart, TableViewWithNotes
 from slurmkit_tui.widgets.listing import (
