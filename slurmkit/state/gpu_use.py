@@ -18,12 +18,12 @@ class Span(NamedTuple):
 
     Attributes:
         step: seconds of a stretch; a local day may have an hour more or less.
-        count: number of stretches; the present one is the last.
+        stretches: their number; the present one is the last.
         words: for people: `24 hours`.
     """
 
     step: int
-    count: int
+    stretches: int
     words: str
 
     def begins(self, now: float, zone: tzinfo | None = None) -> tuple[int, ...]:
@@ -36,10 +36,10 @@ class Span(NamedTuple):
         local = datetime.fromtimestamp(now, zone)
         if self.step == _DAY:
             today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-            days = (today - timedelta(days=back) for back in range(self.count - 1, -1, -1))
+            days = (today - timedelta(days=back) for back in range(self.stretches - 1, -1, -1))
             return tuple(int(day.timestamp()) for day in days)
         last = int(now) - local.minute * 60 - local.second
-        return tuple(range(last - (self.count - 1) * _HOUR, last + 1, _HOUR))
+        return tuple(range(last - (self.stretches - 1) * _HOUR, last + 1, _HOUR))
 
 
 SPANS = {

@@ -24,8 +24,8 @@ class AppOptions:
         columns: names of the first columns by view, where they differ from its default.
         keys: other keys of actions, in Textual's names.
         keep_columns: saves the columns of a view for the next start.
-        keep_drafts: whether an unsent draft is kept for the next start.
-        keep_history: whether numbers of GPUs by hour are kept for the next start.
+        keep_drafts: whether an unsent draft is saved for the next start.
+        keep_history: whether numbers of GPUs by hour are saved for the next start.
         trouble: warning shown at the start.
         clock: returns epoch seconds.
         pause: waits some seconds: the time without a key after which the form is planned.

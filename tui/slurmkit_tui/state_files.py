@@ -18,7 +18,7 @@ _LARGEST = 1 << 20  # bytes of the error log; a larger one is deleted
 
 
 class SavedChoices(msgspec.Struct):
-    """Choices kept between two starts.
+    """Choices saved between two starts.
 
     Attributes:
         columns: names of the chosen columns, by view.
@@ -33,7 +33,7 @@ def saved_choices_path() -> Path:
 
 
 def load_choices() -> tuple[SavedChoices, str]:
-    """Load the kept choices and a warning; a broken file gives none, so that the TUI starts."""
+    """Load the saved choices and a warning; a broken file gives none, so that the TUI starts."""
     try:
         return msgspec.json.decode(saved_choices_path().read_bytes(), type=SavedChoices), ""
     except FileNotFoundError:

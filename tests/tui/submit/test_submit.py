@@ -309,15 +309,15 @@ async def test_what_a_script_itself_asks_for_is_changed_too() -> None:
 async def test_too_much_memory_is_told_beside_memory() -> None:
     async with form(FormScene()) as pilot:
         await typed(pilot, what="ls", mem="900T")
-        beside = the_form(pilot.app).planner.planned.beside
-        assert "of memory" in beside["mem"].words
-        assert "nodes" not in beside
+        messages = the_form(pilot.app).planner.planned.messages
+        assert "of memory" in messages["mem"].words
+        assert "nodes" not in messages
 
 
 async def test_too_many_gpus_and_too_much_memory_are_told_beside_gpus() -> None:
     async with form(FormScene()) as pilot:
         await typed(pilot, what="ls", gpus="99")
-        assert "gpus" in the_form(pilot.app).planner.planned.beside
+        assert "gpus" in the_form(pilot.app).planner.planned.messages
 
 
 async def test_escape_leaves_the_preview_first_and_then_the_form() -> None:

@@ -365,7 +365,7 @@ async def test_the_runs_of_a_requeued_job_have_a_page_each() -> None:
         await pilot.press("enter", "U")
         await expect_text(pilot, "run 2 of 2 ([ ])")
         await pilot.press("left_square_bracket")
-        await expect_text(pilot, "run 1 of 2", "c3 GPU 2", "no curve is kept")
+        await expect_text(pilot, "run 1 of 2", "c3 GPU 2", "no curve is stored")
         await until(pilot, lambda: "c1 GPU 0" not in text(app))
         await pilot.press("right_square_bracket")
         await expect_text(pilot, "run 2 of 2", "c1 GPU 0")

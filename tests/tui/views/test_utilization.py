@@ -666,7 +666,7 @@ def test_what_was_measured_at_zero_is_zero_and_the_rest_unknown() -> None:
 def test_every_length_of_time_has_whole_stretches() -> None:
     for span in SPANS.values():
         begins = span.begins(NOW)
-        assert len(begins) == span.count
+        assert len(begins) == span.stretches
         assert begins[-1] <= NOW < begins[-1] + span.step
 
 

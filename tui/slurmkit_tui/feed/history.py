@@ -1,6 +1,6 @@
 """GPUs by hour: as the screen's answers showed them, and as the ledger counts them.
 
-The screen's own answers are kept for 30 days in the state folder. They alone know how many GPUs
+The screen's own answers are saved in the state folder for 30 days. They alone know how many GPUs
 pending jobs wanted at that time, and how many GPUs there were.
 """
 
@@ -20,7 +20,7 @@ from slurmkit.state.gpu_use import SPANS, Span
 from slurmkit_tui.state_files import write_state_file
 
 HOUR = 3600
-_KEPT = 30 * 24  # hours
+_MOST_HOURS = 30 * 24  # hours
 _SAVE_EVERY = 300.0  # seconds
 _LEAST_STRETCHES = 4  # of a curve
 
@@ -29,7 +29,7 @@ def span_of_days(days: float) -> Span:
     """Return the shortest span that has a number of days; a day in it may have an hour more."""
     seconds = (days - 0.05) * 86400
     return next(
-        (span for span in SPANS.values() if seconds <= span.step * span.count), SPANS["30d"]
+        (span for span in SPANS.values() if seconds <= span.step * span.stretches), SPANS["30d"]
     )
 
 
@@ -72,7 +72,7 @@ class ObservedHour(msgspec.Struct):
 
 
 class SavedHistory(msgspec.Struct):
-    """What is kept of one cluster between two starts.
+    """Saved numbers of one cluster.
 
     Attributes:
         hours: oldest first.
@@ -84,7 +84,7 @@ class SavedHistory(msgspec.Struct):
 
 
 def memory_path() -> Path:
-    """Return the path of the file of what is kept between two starts."""
+    """Return the path of the file of saved numbers."""
     return state_folder() / "tui-history.json"
 
 
@@ -110,16 +110,16 @@ class HourlyGpus:
         self._counted: dict[str, float] = {}  # when the last answer of each kind was taken
 
     def open(self, cluster: str | None) -> None:
-        """Load what is kept of a cluster, once its name is known."""
+        """Load the saved numbers of a cluster, once its name is known."""
         with self._lock:
             if not self._keep or cluster is None or self._cluster is not None:
                 return
             self._cluster = cluster
-            kept = SavedHistory()
+            saved = SavedHistory()
             with suppress(OSError):
-                kept = _load_memories().get(cluster, kept)
-            self.since = kept.looked
-            self._hours = {each.begin: each for each in kept.hours} | self._hours
+                saved = _load_memories().get(cluster, saved)
+            self.since = saved.looked
+            self._hours = {each.begin: each for each in saved.hours} | self._hours
 
     def is_new(self, kind: str, at: float) -> bool:
         """Return whether an answer of a kind has not been counted yet; from now on it has."""
@@ -175,13 +175,13 @@ class HourlyGpus:
         with self._lock, suppress(OSError):
             if self._cluster is None:
                 return
-            kept = _load_memories()
-            before = kept.get(self._cluster, SavedHistory())  # another app may run beside this one
+            saved = _load_memories()
+            before = saved.get(self._cluster, SavedHistory())  # another app may run, too
             hours = {each.begin: each for each in before.hours} | self._hours
-            newest = [hours[begin] for begin in sorted(hours)[-_KEPT:]]
+            newest = [hours[begin] for begin in sorted(hours)[-_MOST_HOURS:]]
             looked = max((at for at in (before.looked, self._looked) if at), default=None)
-            kept[self._cluster] = SavedHistory(newest, looked)
-            write_state_file(memory_path(), msgspec.json.encode(kept))
+            saved[self._cluster] = SavedHistory(newest, looked)
+            write_state_file(memory_path(), msgspec.json.encode(saved))
 
     def _hour(self, at: float) -> ObservedHour:
         begin = int(at) // HOUR * HOUR

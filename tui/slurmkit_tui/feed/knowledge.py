@@ -1,4 +1,4 @@
-"""Cached cluster data for the form: capabilities and associations, kept for the session."""
+"""Cached cluster data for the form: capabilities and associations, for the whole session."""
 
 from __future__ import annotations
 

@@ -27,25 +27,20 @@ class LiveFeed:
 
     @property
     def calls(self) -> int:
-        """See `Feed.calls`."""
         return self._cluster.slurm.calls
 
     def fetch(self, ask: FeedQuestion) -> FeedAnswer:
-        """See `Feed.fetch`."""
         from slurmkit_tui.feed.kinds import ClusterReader, read_answer  # noqa: PLC0415 - after the first paint
 
         return read_answer(ClusterReader(self._cluster, self.me), ask)
 
     def run(self, argv: Sequence[str]) -> str:
-        """See `Feed.run`."""
         return self._cluster.slurm.run(argv)
 
     def attach(self, argv: Sequence[str]) -> int:
-        """See `Feed.attach`."""
         return self._cluster.attach(argv)
 
     def submit(self, plan: Plan) -> str:
-        """See `Feed.submit`."""
         return self._cluster.submit(plan).id
 
 

@@ -89,11 +89,9 @@ class RecordingFeed:
 
     @property
     def calls(self) -> int:
-        """See `Feed.calls`."""
         return self._feed.calls
 
     def fetch(self, ask: FeedQuestion) -> FeedAnswer:
-        """See `Feed.fetch`."""
         if ask.what in _FORM_QUESTIONS:
             return self._feed.fetch(ask)
         try:
@@ -111,15 +109,12 @@ class RecordingFeed:
         return answer
 
     def run(self, argv: Sequence[str]) -> str:
-        """See `Feed.run`."""
         return self._feed.run(argv)
 
     def attach(self, argv: Sequence[str]) -> int:
-        """See `Feed.attach`."""
         return self._feed.attach(argv)
 
     def submit(self, plan: Plan) -> str:
-        """See `Feed.submit`."""
         return self._feed.submit(plan)
 
     def close(self) -> None:
@@ -182,16 +177,14 @@ class ReplayFeed:
         return tuple(dict.fromkeys(ask.what for ask, _ in by_time))
 
     def clock(self) -> float:
-        """See `Recorded.clock`; the clock runs in real time and stops at the end."""
+        """Return the time in the recording; it runs in real time and stops at the end."""
         passed = 0.0 if self.paused else time.monotonic() - self._since
         return min(self._at + passed, self.end)
 
     def seek(self, at: float) -> None:
-        """See `Recorded.seek`."""
         self._at, self._since = max(self.begin, min(at, self.end)), time.monotonic()
 
     def pause(self, *, paused: bool) -> None:
-        """See `Recorded.pause`."""
         at, self.paused = self.clock(), paused
         self.seek(at)
 

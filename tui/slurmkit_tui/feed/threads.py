@@ -170,7 +170,6 @@ class SlurmInTurns:
 
     @property
     def calls(self) -> int:
-        """See `SlurmCommands.calls`."""
         return self._slurm.calls
 
     @property
@@ -193,7 +192,6 @@ class SlurmInTurns:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `SlurmCommands.run`."""
         _leave_turn()
         with at_low_priority():
             output = self._slurm.run(argv, stdin=stdin, timeout=timeout, errors=errors)
@@ -203,7 +201,6 @@ class SlurmInTurns:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `SlurmCommands.stream`."""
         _leave_turn()
         with at_low_priority():
             for number, line in enumerate(self._slurm.stream(argv, timeout=timeout)):

@@ -15,7 +15,7 @@ from slurmkit.state.nodes import NodeRow
 
 RECENT_SECONDS = 3600  # of the curve of a running job
 _COLUMNS = 12  # of that curve
-_OLD = 180.0  # seconds; an older sample has its age beside it
+_OLD = 180.0  # seconds; an older sample is shown with its age
 _LOST = 300.0  # seconds; an older sample says nothing about now
 IDLE_SECONDS = 900  # idle for so long, a GPU that is held is marked
 _ABOUT = 0.9  # of these seconds: there is some time between samples

@@ -1,1 +1,1 @@
-"""Screens beside the views: job, help, palette, jump and proposals."""
+"""Screens on top of the views: job, help, palette, jump and proposals."""

@@ -115,7 +115,7 @@ class JobScreen(Screen[None]):
 
     @property
     def targets(self) -> Sequence[QueueRow | JobInfo]:
-        """See `AskingScreen.targets`; before the job is read, it is the row of the view."""
+        """Return the job; before it is read, the row of the view."""
         job = self._info or self._row
         return () if job is None else (msgspec.structs.replace(job, job_id=self.job_id),)
 
@@ -180,7 +180,6 @@ class JobScreen(Screen[None]):
         return FeedQuestion(_QUESTIONS.get(name, name), (self.job_id,))
 
     def take(self, message: ScreenAnswered, at: float) -> None:
-        """See `AskingScreen.take`."""
         if message.ask == self._runs_question:
             self._take_runs(message.found)
         for name in TABS:
@@ -261,7 +260,6 @@ class JobTabs(TabLine):
         super().__init__("", heading=heading, id="job-tabs")
 
     def tab_texts(self, room: int) -> dict[str, str]:
-        """See `TabLine.tab_texts`."""
         del room
         return {name: f" {self._key(title)} {title} " for name, title in TABS.items()}
 

@@ -74,7 +74,7 @@ class RowPreview(Horizontal):
         self._problem = ""  # why the path of the log that is shown is unknown
 
     def compose(self) -> ComposeResult:
-        """Put the log beside the facts."""
+        """Put the log next to the facts."""
         yield WrappedText(id="row-facts")
         yield Static(id="row-log", markup=False)
 

@@ -64,7 +64,7 @@ class Tabs(TabLine):
     """The first line: the views with their digits."""
 
     def tab_texts(self, room: int) -> dict[str, str]:
-        """See `TabLine.tab_texts`; without room for the titles, only the digits."""
+        """Return key and title of each view; without room for the titles, only the keys."""
         wide = {each.name: f" {each.key} {each.title} " for each in VIEWS}
         close = {each.name: f" {each.key} {each.title}" for each in VIEWS}
         for words in (wide, close):

@@ -172,14 +172,13 @@ class SubmitForm(ModalScreen[str | None]):
     def run_while_open(
         self, work: Callable[[], Coroutine[None, None, None]], group: str, *, alone: bool = False
     ) -> None:
-        """See `FormToPlan.run_while_open`."""
         _: Worker[None] = self.run_worker(work, group=group, description=group, exclusive=alone)
 
     def show_planned(self, planned: PlannedForm) -> None:
         """Show the findings and the script."""
         if not self.is_open:
             return
-        self._fields.say(planned.shown_beside)
+        self._fields.say(planned.shown_messages)
         self.query_one("#form-found", WrappedText).show(planned.found)
         self.query_one(ScriptView).update(planned.script)
         self._update_state()
@@ -218,7 +217,7 @@ class SubmitForm(ModalScreen[str | None]):
     # Actions
 
     def action_leave(self) -> None:
-        """Go back to the fields, or close the form; the draft is kept."""
+        """Go back to the fields, or close the form and save the draft."""
         if self._is_previewing:
             self.action_preview()
             return
@@ -331,7 +330,7 @@ class SubmitForm(ModalScreen[str | None]):
 
     def _refuse(self, planned: PlannedForm) -> None:
         self.app.tell(not_sent_text(planned.errors), "warning")
-        wrong = [name for name, said in planned.beside.items() if said.severity == "error"]
+        wrong = [name for name, each in planned.messages.items() if each.severity == "error"]
         if wrong:
             self.row(wrong[0]).enter()
 
@@ -401,14 +400,14 @@ def write_job_file(path: Path, spec: JobSpec) -> list[str]:
         BadInput: when the file exists or cannot be written.
     """
     secret = secret_variables(spec)
-    kept = {name: value for name, value in spec.environment.items() if name not in secret}
+    shared = {name: value for name, value in spec.environment.items() if name not in secret}
     note = "".join(
         f"# {name} looks like a secret and is not in this file; give it with --env {name}\n"
         for name in secret
     )
     try:
         with open(path, "x", encoding="utf-8", opener=_open_private) as file:
-            file.write(note + format_job_file(msgspec.structs.replace(spec, environment=kept)))
+            file.write(note + format_job_file(msgspec.structs.replace(spec, environment=shared)))
     except FileExistsError as error:
         raise BadInput(f"{path} is there already; choose another name") from error
     except OSError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _INDENT = 15  # width of the labels
 _LEAST_LINES = 2  # of an area, which says that there may be several
-_SAID = 3  # most lines of a message
+_MESSAGE_LINES = 3  # most lines of a message
 _LONG = 20_000  # characters
 
 
@@ -86,12 +86,11 @@ class AreaInput(TextArea):
         )  # fmt: skip
 
     def load_text(self, text: str) -> None:
-        """See `TextArea.load_text`."""
         self.soft_wrap = not _is_long(text)
         super().load_text(text)
 
     def get_line(self, line_index: int) -> Text:
-        """See `TextArea.get_line`; characters unsafe for the terminal are replaced."""
+        """Return a line in which characters unsafe for the terminal are replaced."""
         line = super().get_line(line_index)
         if line.plain.isprintable():
             return line
@@ -121,7 +120,7 @@ class FieldRow(Widget):
         super().__init__(id=f"field-{field.name}")
         self.field = field
         self.offered: tuple[str, ...] = ()
-        self._said: FieldMessage | None = None
+        self._message: FieldMessage | None = None
         hint = f"e.g. {field.example}" if field.example else ""
         self._input: LineInput | AreaInput = (
             LineInput(text, hint, compact=True, select_on_focus=False)
@@ -131,7 +130,7 @@ class FieldRow(Widget):
         self._make_room()
 
     def compose(self) -> ComposeResult:
-        """Mount the input beside the label."""
+        """Mount the input next to the label."""
         yield self._input
 
     def render(self) -> Content:
@@ -142,17 +141,17 @@ class FieldRow(Widget):
 
     @property
     def _is_wrong(self) -> bool:
-        return self._said is not None and self._said.severity == "error"
+        return self._message is not None and self._message.severity == "error"
 
     def _lines(self) -> list[Content]:
         """Return the message, with its severity as a word and not only as a colour."""
-        if self._said is None:
+        if self._message is None:
             return []
-        severity, words = self._said
+        severity, words = self._message
         width = max(20, self.size.width - _INDENT)
         wrapped = textwrap.wrap(f"{severity}: {printable(words)}", width)
-        if len(wrapped) > _SAID:
-            wrapped[_SAID - 1 :] = [f"{wrapped[_SAID - 1][: width - 1]}…"]
+        if len(wrapped) > _MESSAGE_LINES:
+            wrapped[_MESSAGE_LINES - 1 :] = [f"{wrapped[_MESSAGE_LINES - 1][: width - 1]}…"]
         text = "\n".join(f"{' ' * _INDENT}{line}" for line in wrapped)
         return [Content.styled(text, "$error" if severity == "error" else "$warning")]
 
@@ -201,10 +200,10 @@ class FieldRow(Widget):
         options = [ChoiceOption(value, printable(value), "") for value in self.offered]
         self.app.push_screen(ChoiceDialog(self.field.label, options), chosen)
 
-    def say(self, said: FieldMessage | None) -> None:
+    def say(self, message: FieldMessage | None) -> None:
         """Show a message below the field."""
-        if said != self._said:
-            self._said = said
+        if message != self._message:
+            self._message = message
             self._make_room()
             self.refresh()
 
@@ -284,10 +283,10 @@ class FieldList(VerticalScroll, can_focus=False):
             row.text = texts.get(name, "")
             self._offer(row)
 
-    def say(self, beside: Mapping[str, FieldMessage]) -> None:
+    def say(self, messages: Mapping[str, FieldMessage]) -> None:
         """Show the message of each field."""
         for name, row in self.rows.items():
-            row.say(beside.get(name))
+            row.say(messages.get(name))
 
     def offer(self, offers: FieldOffers | None) -> None:
         """Set the values to complete with; None if they are unknown."""

@@ -59,7 +59,7 @@ def form_state(checked: PlannedForm | None, now: float, *, sending: bool) -> Con
         return Content.styled("checking…", "$quiet")
     if checked.plan is None:
         words = next(iter(checked.errors), "")
-        if words == NOTHING_TO_RUN and len(checked.beside) == 1:
+        if words == NOTHING_TO_RUN and len(checked.messages) == 1:
             return Content.styled(words, "$quiet")
         return Content.assemble(("not ready: ", "$error bold"), printable(words))
     ago = "" if checked.taken is None else f"{max(0, now - checked.taken):.0f} s ago"

@@ -1,4 +1,4 @@
-"""Opening the form: for a new job, with the kept draft, or with an old job."""
+"""Opening the form: for a new job, with the saved draft, or with an old job."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def submit_refusal(app: AppHost) -> str:
 
 
 def open_new_job(app: AppHost) -> None:
-    """Open the form with the kept draft, or an empty one."""
+    """Open the form with the saved draft, or an empty one."""
     if why := submit_refusal(app):
         app.tell(f"new job is refused: {why}", "warning")
     else:
-        app.run_worker(_open_kept_draft(app), group="form", exclusive=True, description="form")
+        app.run_worker(_open_saved_draft(app), group="form", exclusive=True, description="form")
 
 
-async def _open_kept_draft(app: AppHost) -> None:
+async def _open_saved_draft(app: AppHost) -> None:
     session = app.session
     draft = await in_thread(partial(_load_draft, app))
     if session is app.session and not submit_refusal(app):
@@ -50,7 +50,7 @@ async def _open_kept_draft(app: AppHost) -> None:
 
 
 def _load_draft(app: AppHost) -> Draft | None:
-    """Return the kept draft, and import the form's modules in this thread. Blocks."""
+    """Return the saved draft, and import the form's modules in this thread. Blocks."""
     if "slurmkit_tui.submit.form" not in sys.modules:
         import_module("slurmkit_tui.submit.form")
         import_module("slurmkit.planning.planner")
@@ -59,7 +59,7 @@ def _load_draft(app: AppHost) -> Draft | None:
 
 
 def _cluster_to_keep(app: AppHost) -> str | None:
-    """Return the cluster whose draft is kept in the file; None if no draft is kept."""
+    """Return the cluster whose draft the file has; None if drafts are not saved."""
     return app.session.cluster if app.options.keep_drafts else None
 
 
@@ -121,10 +121,10 @@ def _offer_changes(app: AppHost, past: PastJob, draft: Draft | None) -> None:
 
 
 def _open_past_draft(
-    app: AppHost, past: PastJob, texts: dict[str, str], kept: Draft | None
+    app: AppHost, past: PastJob, texts: dict[str, str], saved: Draft | None
 ) -> None:
     draft = Draft(texts, f"job {past.job_id} ({past.state})", past.notes)
-    _push_form(app, kept or draft, draft if kept else None)
+    _push_form(app, saved or draft, draft if saved else None)
 
 
 def _push_form(app: AppHost, draft: Draft, instead: Draft | None = None) -> None:

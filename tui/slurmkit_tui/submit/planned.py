@@ -44,7 +44,7 @@ class PlannedForm(NamedTuple):
         texts: the form's texts that were planned; they may have changed since.
         spec: the job; None if the texts are no job.
         plan: what would be submitted; None if there is none.
-        beside: message of each field, by name.
+        messages: message of each field, by name.
         found: findings, use, cost and start, for the screen.
         script: the scripts that would be submitted, for the screen.
         problem: why planning failed; empty when there is a plan or no job.
@@ -55,7 +55,7 @@ class PlannedForm(NamedTuple):
     texts: FormTexts
     spec: JobSpec | None
     plan: Plan | None
-    beside: dict[str, FieldMessage]
+    messages: dict[str, FieldMessage]
     found: TextLines
     script: ShownScript = NO_SCRIPT
     problem: str = ""
@@ -63,24 +63,24 @@ class PlannedForm(NamedTuple):
     judged: bool = False
 
     @property
-    def shown_beside(self) -> dict[str, FieldMessage]:
+    def shown_messages(self) -> dict[str, FieldMessage]:
         """The messages to show at the fields."""
-        return _typed_wrong(self.beside)
+        return _typed_wrong(self.messages)
 
     @property
     def errors(self) -> list[str]:
         """Why the job cannot be submitted; empty when it can."""
         if self.plan is not None:
             return [error.message for error in self.plan.errors]
-        return [self.problem] if self.problem else [s.words for s in self.beside.values()]
+        return [self.problem] if self.problem else [s.words for s in self.messages.values()]
 
 
 def plan_form(knowledge: ClusterDataCache, texts: FormTexts, now: float) -> PlannedForm:
     """Parse the form and plan its job with the cached cluster data. Blocks."""
     reading = parse_form(texts)
     if reading.spec is None:
-        beside = {name: FieldMessage("error", why) for name, why in reading.wrong.items()}
-        return PlannedForm(texts, None, None, beside, _wrong_fields(_typed_wrong(beside)))
+        messages = {name: FieldMessage("error", why) for name, why in reading.wrong.items()}
+        return PlannedForm(texts, None, None, messages, _wrong_fields(_typed_wrong(messages)))
     try:
         known = knowledge.known(now)
         plan = plan_offline(reading.spec, SiteState(known.capabilities, known.standing))
@@ -134,7 +134,7 @@ def _checked(
         texts,
         spec,
         plan,
-        beside=_field_messages(plan),
+        messages=_field_messages(plan),
         found=_summary(plan, taken, judged=judged),
         script=prepare_script(plan),
         taken=taken,
@@ -142,18 +142,18 @@ def _checked(
     )
 
 
-def _typed_wrong(beside: dict[str, FieldMessage]) -> dict[str, FieldMessage]:
+def _typed_wrong(messages: dict[str, FieldMessage]) -> dict[str, FieldMessage]:
     """Return the messages about typed texts; a field that is still empty is no mistake."""
-    return {name: said for name, said in beside.items() if said.words != NOTHING_TO_RUN}
+    return {name: each for name, each in messages.items() if each.words != NOTHING_TO_RUN}
 
 
-def _wrong_fields(beside: dict[str, FieldMessage]) -> TextLines:
+def _wrong_fields(messages: dict[str, FieldMessage]) -> TextLines:
     """List the fields that cannot be parsed."""
     return [
         TextLine(
-            Content.assemble((f"{_LABELS[name]}: ", "$error bold"), printable(said.words)), _INDENT
+            Content.assemble((f"{_LABELS[name]}: ", "$error bold"), printable(each.words)), _INDENT
         )
-        for name, said in beside.items()
+        for name, each in messages.items()
     ]
 
 

@@ -41,7 +41,7 @@ AT_ONCE = 5000  # rows that are filtered and sorted within one frame; more need 
 
 
 class FurtherQuestion(NamedTuple):
-    """A question whose answer a view shows beside that of its own question.
+    """A question whose answer a view shows in addition to its own.
 
     Attributes:
         ask: the question.
@@ -64,7 +64,7 @@ class View(Vertical):
         HAS_ROWS: whether there are rows at all, which Enter opens and actions apply to.
         filters_rows: whether the rows can be filtered.
         SHOWS_PARTS: whether answers to further questions are shown while its own has none.
-        also: further questions, asked one after another beside its own.
+        also: further questions, asked one after another.
     """
 
     NAME: ClassVar[str]
@@ -217,17 +217,15 @@ class TableView(View):
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`."""
         return self.table.chosen_rows
 
     @property
     def current(self) -> Any | None:
-        """See `View.current`."""
         return self.table.selected
 
     @property
     def lines_wanted(self) -> int | None:
-        """See `View.lines_wanted`: the header, the rows, and the filter line."""
+        """Lines of the header, the rows, and the filter line."""
         return 1 + self.table.count + self.filtering
 
     @property
@@ -243,12 +241,10 @@ class TableView(View):
 
     @property
     def clearable(self) -> bool:
-        """See `View.clearable`."""
         return self.filtering or bool(self.table.chosen)
 
     @property
     def knows_mine(self) -> bool:
-        """See `View.knows_mine`."""
         return self.LISTING.mine is not None
 
     @property
@@ -257,12 +253,10 @@ class TableView(View):
         return bool(self.query_one(FilterLine).display)
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
-        """See `View.make`."""
         sheet = prepare_rows(self.LISTING, self.rows_of(answer), self.context(answer, session))
         return self._arranged(sheet, self._row_query)
 
     def take(self, prepared: ArrangedRows) -> None:
-        """See `View.take`."""
         self._sheet = prepared.sheet
         if prepared.query == self._row_query:
             self._put(prepared)
@@ -276,11 +270,9 @@ class TableView(View):
         return arranged._replace(counts=tuple(self.tally(rows, sheet.context)))
 
     def say(self, words: str) -> None:
-        """See `View.say`."""
         self.table.show(None, words)
 
     def summary(self) -> Iterable[SummaryPart]:
-        """See `View.summary`."""
         if self._sheet is None:
             return
         listing, total, shown = self.LISTING, len(self._sheet.rows), self.table.count
@@ -295,7 +287,6 @@ class TableView(View):
         yield from self.aside()
 
     def focus_main(self) -> None:
-        """See `View.focus_main`."""
         self.table.focus()
 
     # Changes by the person
@@ -310,11 +301,9 @@ class TableView(View):
         self.set_row_query(replace(self._row_query, mine=not self._row_query.mine))
 
     def open_filter(self) -> None:
-        """See `View.open_filter`."""
         self.query_one(FilterLine).open()
 
     def clear(self) -> None:
-        """See `View.clear`."""
         if self.filtering:
             self.query_one(FilterLine).clear()
         else:
@@ -395,7 +384,6 @@ class TableViewWithNotes(TableView):
 
     @property
     def lines_wanted(self) -> int | None:
-        """See `View.lines_wanted`."""
         return None
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
@@ -403,12 +391,10 @@ class TableViewWithNotes(TableView):
         raise NotImplementedError
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
-        """See `View.make`."""
         notes = tuple(self.notes(answer, session))
         return super().make(answer, session)._replace(notes=notes)
 
     def take(self, prepared: ArrangedRows) -> None:
-        """See `View.take`."""
         super().take(prepared)
         lines = [TextLine(Content(printable(note)), _NOTE_INDENT) for note in prepared.notes]
         self.query_one(".notes", WrappedText).show(lines)

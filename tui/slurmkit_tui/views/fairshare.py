@@ -121,7 +121,6 @@ class FairshareView(TableViewWithNotes):
     LISTING: ClassVar[Listing] = SHARE_ROWS
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
-        """See `TableViewWithNotes.notes`."""
         fairness, me = answer.value, session.feed.me
         shares = FairshareTree(fairness.taken, fairness.rows)
         standing = [describe_fairshare(branch) for branch in shares.branches(me)]
@@ -139,7 +138,6 @@ class FairshareView(TableViewWithNotes):
         return lines
 
     def tally(self, rows: Sequence[FairshareRow], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         own = [row.factor for row in rows if row.user == context.me and row.factor is not None]
         if own:
             yield (f"my factor {max(own):.3f}, 1 is best", "$primary bold")

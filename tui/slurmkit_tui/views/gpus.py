@@ -60,7 +60,7 @@ USE_MEANINGS = {
 }
 _LEAST_ENTRY = 8  # cells of an entry of the legend: its sign, a name of one cell, and a number
 _LEAST_LINES = 2  # of holders, on any screen
-_BESIDE = 40  # cells of a legend beside the map
+_LEGEND_WIDTH = 40  # cells of a legend next to the map
 _LABEL = 14  # cells of the name of a holder on the map
 _PERCENT = 4  # cells of a use on the map
 _LEGEND = 24  # lines of holders that it wants at most
@@ -134,7 +134,7 @@ class DrawnGpuMap(NamedTuple):
 
 
 class GpuMapAnswer(NamedTuple):
-    """An answer, kept to draw the map again.
+    """An answer, with all that is needed to draw the map again.
 
     Attributes:
         texts: searchable text of each GPU; empty until a filter needs it.
@@ -270,7 +270,6 @@ class GpusView(View):
         return self.query_one(GpuGrid)
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> tuple[GpuMapAnswer, DrawnGpuMap]:
-        """See `View.make`."""
         context = RowContext(session.feed.me, answer.taken, cluster=session.cluster)
         last = session.last_answer(GPUS_NOW)
         now = last.answer.value if last.answer else None
@@ -281,7 +280,6 @@ class GpusView(View):
         return found, draw_map(found, self._by, self._filter)
 
     def take(self, prepared: tuple[GpuMapAnswer, DrawnGpuMap]) -> None:
-        """See `View.take`."""
         self._found, drawn = prepared
         if drawn.by == self._by and not self._filter.text.strip():
             self._put(drawn, self._found.context)
@@ -289,11 +287,9 @@ class GpusView(View):
             self._draw()
 
     def say(self, words: str) -> None:
-        """See `View.say`."""
         self.grid.show((), GpuMapWidths(), "", words)
 
     def summary(self) -> Iterable[SummaryPart]:
-        """See `View.summary`."""
         if self._map is None:
             return
         yield f"{self._map.total:,} GPUs by {self._by}"
@@ -310,41 +306,36 @@ class GpusView(View):
 
     @property
     def current(self) -> Gpu | None:
-        """See `View.current`."""
         return self.grid.selected
 
     @property
     def rows(self) -> Sequence[NodeRow]:
-        """See `View.rows`: the node under the cursor, for example to drain it."""
+        """The node under the cursor, for example to drain it."""
         row = self.grid.node
         return () if row is None else (row,)
 
     @property
     def lines_wanted(self) -> int | None:
-        """See `View.lines_wanted`: the header, the nodes, the legend, and the filter line."""
+        """Lines of the header, the nodes, the legend, and the filter line."""
         nodes, legend = 1 + len(self.grid.lines), self._legend_lines
-        return (max(nodes, legend) if self._is_beside else nodes + legend) + self.clearable
+        return (max(nodes, legend) if self._legend_is_right else nodes + legend) + self.clearable
 
     @property
-    def _is_beside(self) -> bool:
-        """Whether the legend is beside the map."""
-        return self.has_class("-beside")
+    def _legend_is_right(self) -> bool:
+        """Whether the legend is to the right of the map."""
+        return self.has_class("-legend-right")
 
     @property
     def clearable(self) -> bool:
-        """See `View.clearable`."""
         return bool(self.query_one(FilterLine).display)
 
     def focus_main(self) -> None:
-        """See `View.focus_main`."""
         self.grid.focus()
 
     def open_filter(self) -> None:
-        """See `View.open_filter`."""
         self.query_one(FilterLine).open()
 
     def clear(self) -> None:
-        """See `View.clear`."""
         self.query_one(FilterLine).clear()
 
     @on(GpuGrid.By)
@@ -407,17 +398,17 @@ class GpusView(View):
     def _update_legend(self) -> None:
         if self._map is not None:
             room = self.size.width - self.grid.virtual_size.width
-            self.set_class(room >= _BESIDE, "-beside")
+            self.set_class(room >= _LEGEND_WIDTH, "-legend-right")
             self.query_one("#legend", Static).update(self._make_legend(self._map))
 
     def _make_legend(self, drawn: DrawnGpuMap) -> Content:
-        """Return the holders on all lines beside the map, or below it, then the marks."""
-        width = max(20, (_BESIDE if self._is_beside else self.size.width) - 2)
+        """Return the holders to the right of the map, or below it, then the marks."""
+        width = max(20, (_LEGEND_WIDTH if self._legend_is_right else self.size.width) - 2)
         shown = drawn.marks[drawn.by == "use" and self.grid.has_labels :]  # less the scale
         meanings = [Content.styled(f"{mark} {words}   ", "$quiet") for mark, words in shown]
         marks = pack_entries(meanings, width, len(meanings))
         taken = len(marks) + self.clearable
-        if not self._is_beside:
+        if not self._legend_is_right:
             taken += 1 + len(drawn.lines)  # its header and its nodes
         free = max(_LEAST_LINES, self.size.height - taken)
         # With 8,000 jobs, making all of their entries would take longer than drawing the map.

@@ -60,11 +60,9 @@ class HealthView(TableView):
     LISTING: ClassVar[Listing] = FINDINGS
 
     def rows_of(self, answer: FeedAnswer) -> Sequence[Diagnosis]:
-        """See `TableView.rows_of`."""
         return sorted(answer.value.rows, key=_rank)
 
     def tally(self, rows: Sequence[Diagnosis], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         del context
         counts = Counter(row.severity for row in rows)
         for severity in _ORDER:

@@ -85,7 +85,6 @@ class HomeView(View):
         self._place()
 
     def make(self, answer: FeedAnswer | None, session: ClusterSession) -> Overview:
-        """See `View.make`."""
         from slurmkit_tui.views.overview import HomeQuestions, JobRowsMaker, make_overview  # noqa: PLC0415 - after the first paint
 
         load_plotter()
@@ -98,7 +97,6 @@ class HomeView(View):
             return make_overview(answer, session, asks, self._job_rows)
 
     def take(self, prepared: Overview) -> None:
-        """See `View.take`."""
         self._overview = prepared
         for box in self.query(HomeBox):
             box.show(prepared)
@@ -128,12 +126,10 @@ class HomeView(View):
             self.styles.grid_rows = " ".join(map(str, lines))
 
     def say(self, words: str) -> None:
-        """See `View.say`."""
         for box in self.query(HomeBox):
             box.say(words)
 
     def summary(self) -> Iterable[SummaryPart]:
-        """See `View.summary`."""
         overview = self._overview
         if overview is None:
             return
@@ -143,7 +139,6 @@ class HomeView(View):
         yield (f"{count_text(overview, len(overview.waiting))} waiting", "$warning")
 
     def focus_main(self) -> None:
-        """See `View.focus_main`."""
         self.query(HomeBox).first().focus()
 
     def on_home_box_stepped(self, message: HomeBox.Stepped) -> None:

@@ -173,16 +173,14 @@ class GpusBox(HomeBox):
     VIEW = "gpus"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         held, total = (sum(getattr(e, name) for e in overview.gpus) for name in ("held", "total"))
         return f"GPUs  {held:,} of {total:,} held" if overview.gpus else "GPUs"
 
     def source(self, overview: Overview) -> Source:
-        """See `HomeBox.source`."""
         return overview.sources["nodes"]
 
     def note(self, overview: Overview, now: float) -> str:
-        """See `HomeBox.note`: how many of the held GPUs work, and as of when."""
+        """Return how many of the held GPUs work, and the age of that number."""
         if not overview.is_known("nodes") or not any(each.held for each in overview.gpus):
             return ""
         uses = [use for use in overview.used.values() if use.is_recent(now)]
@@ -195,7 +193,7 @@ class GpusBox(HomeBox):
         return f"{_amount(sum(use.used for use in uses))} used{some}, {age} ago"
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`; with room for them, each type has its numbers in words, too."""
+        """Return a bar for each type; with enough lines, also its numbers in words."""
         if not overview.gpus:
             return [Content.styled("this cluster has no GPUs", "$quiet")]
         last = [_gpu_legend(overview, width)] if height > 2 else []
@@ -330,23 +328,20 @@ class CurveBox(HomeBox):
         yield Static(id="home-legend", markup=False)
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         name, room = f"Last {len(overview.curve.begins)} hours", self.size.width - 4
         words = (use_in_words(overview.curve), use_in_words(overview.curve, short=True), "")
         titles = (f"{name}  {each}".rstrip() for each in words)
         return next((title for title in titles if len(title) <= room), name)
 
     def source(self, overview: Overview) -> Source:
-        """See `HomeBox.source`."""
         return overview.sources["utilization"]
 
     def note(self, overview: Overview, now: float) -> str:
-        """See `HomeBox.note`: why the ledger's part is missing, beside what is known."""
+        """Return why the ledger's part of the curve is missing."""
         del now
         return overview.curve_note if overview.curve.is_known else ""
 
     def show(self, overview: Overview) -> None:
-        """See `HomeBox.show`."""
         note = overview.curve_note or self.source(overview).missing
         self.query_one(GpuPlot).show(overview.curve, f"no curve: {printable(note)}" if note else "")
         super().show(overview)
@@ -372,11 +367,9 @@ class RunningBox(HomeBox):
     VIEW = "mine"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         return f"My running jobs  {count_text(overview, len(overview.running))}"
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`."""
         if not overview.running:
             return [Content.styled("none of your jobs is running", "$quiet")]
         jobs = overview.running[:height]
@@ -409,7 +402,7 @@ class RunningBox(HomeBox):
         return _cut(rows, height, "job", len(overview.running))
 
     def count_lines(self, overview: Overview, width: int) -> int:
-        """See `HomeBox.count_lines`: a line for each job, without making them."""
+        """Count a line for each job, without drawing them."""
         del width
         return min(max(1, len(overview.running)), _MANY)
 
@@ -452,11 +445,9 @@ class WaitingBox(HomeBox):
     VIEW = "mine"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         return f"My waiting jobs  {count_text(overview, len(overview.waiting))}"
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`."""
         from slurmkit_tui.views.overview import waiting_reason  # noqa: PLC0415 - after the first paint
 
         if not overview.waiting:
@@ -492,7 +483,7 @@ class WaitingBox(HomeBox):
         return rows if below else _cut(rows, height, "job", len(overview.waiting))
 
     def count_lines(self, overview: Overview, width: int) -> int:
-        """See `HomeBox.count_lines`; so many jobs have a line each."""
+        """Count a line for each job where there are many."""
         count = len(overview.waiting)
         return min(count, _MANY) if 2 * count > _MANY else super().count_lines(overview, width)
 
@@ -503,15 +494,12 @@ class FailedBox(HomeBox):
     VIEW = "mine"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         return f"Failed {_since(overview)}  {count_text(overview, len(overview.failed), 'ended')}"
 
     def source(self, overview: Overview) -> Source:
-        """See `HomeBox.source`."""
         return overview.sources["ended"]
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`."""
         if not overview.failed:
             return [Content.styled("nothing failed", "$quiet")]
         jobs = overview.failed[:height]
@@ -531,7 +519,7 @@ class FailedBox(HomeBox):
         return _cut(rows, height, "job", len(overview.failed))
 
     def count_lines(self, overview: Overview, width: int) -> int:
-        """See `HomeBox.count_lines`: a line for each job, without making them."""
+        """Count a line for each job, without drawing them."""
         del width
         return min(max(1, len(overview.failed)), _MANY)
 
@@ -549,16 +537,13 @@ class BudgetBox(HomeBox):
     VIEW = "usage"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         del overview
         return "Budget left"
 
     def source(self, overview: Overview) -> Source:
-        """See `HomeBox.source`."""
         return overview.sources["usage"]
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`."""
         if not overview.budgets:
             return [Content.styled("no budget is set", "$quiet")]
         rows = [line for row in overview.budgets for line in _budget_lines(row, width)]
@@ -595,21 +580,19 @@ class AttentionBox(HomeBox):
     VIEW = "health"
 
     def title(self, overview: Overview) -> str:
-        """See `HomeBox.title`."""
         more = ", more unknown" if _unknown(overview) else ""
         return f"Needs attention  {len(overview.attention)}{more}"
 
     def source(self, overview: Overview) -> Source:
-        """See `HomeBox.source`: of several, and the other boxes say how old they are."""
+        """Return no single source: the other boxes name the age of theirs."""
         return overview.sources["mine"]._replace(taken=overview.now, problem="")
 
     def show(self, overview: Overview) -> None:
-        """See `HomeBox.show`; a border of another colour says that there is something."""
+        """Give the box a border of another colour if it has lines."""
         self.set_class(bool(overview.attention), "-alert")
         super().show(overview)
 
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
-        """See `HomeBox.lines`."""
         rows = [
             Content.assemble(("! ", "$warning bold"), _cell(each.words, width - 2).rstrip())
             for each in overview.attention
@@ -647,12 +630,12 @@ def _cut(
     total = len(rows) if count is None else count
     if total <= height:
         return list(rows)
-    kept = max(0, height - 1)
-    more = total - kept
+    shown = max(0, height - 1)
+    more = total - shown
     word = noun if more == 1 else f"{noun}s"
-    if not kept:
+    if not shown:
         return [rows[0]] if height else []
-    return [*rows[:kept], Content.styled(f"… {more} more {word}; Enter shows all", "$quiet")]
+    return [*rows[:shown], Content.styled(f"… {more} more {word}; Enter shows all", "$quiet")]
 
 
 def _width(texts: Iterable[str], most: int) -> int:

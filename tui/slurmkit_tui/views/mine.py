@@ -284,14 +284,14 @@ class MineView(TableView):
         self._ended_gpus: GpusOfJob | None = None  # of the last ended jobs that were asked about
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> ArrangedRows:
-        """See `View.make`; uses what is known of the jobs now, so that they need not wait."""
+        """Make the rows with what is known of the jobs now, so that they need not wait."""
         if self._last is None or self._last.answer is not answer:  # not one that is shown again
             self._fresh = True
         self._last = _Jobs(answer, session)
         return super().make(answer, session)
 
     def take(self, prepared: ArrangedRows) -> None:
-        """See `View.take`; every third answer also asks for the efficiencies."""
+        """Show the rows; after every third answer ask for the efficiencies."""
         super().take(prepared)
         if self._last is not None:
             self._ask_of_ended(self._last.answer.value)
@@ -335,7 +335,6 @@ class MineView(TableView):
             super().take(await in_thread(partial(super().make, *self._last)))
 
     def rows_of(self, answer: FeedAnswer) -> Sequence[MyJobRow]:
-        """See `TableView.rows_of`."""
         self._without_history = answer.value.without_history
         efficiencies = self._uses.of if self._uses else NO_EFFICIENCIES
         gpus, session = self._gpus_answer, self._last and self._last.session
@@ -364,13 +363,12 @@ class MineView(TableView):
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`: jobs in the queue; only if there are none, ended jobs."""
+        """Return the chosen jobs in the queue; only if there are none, ended jobs."""
         chosen = self.table.chosen_rows
         queued = [row for job in chosen for row in job.rows]
         return queued or [job.last_run for job in chosen if job.last_run is not None]
 
     def tally(self, rows: Sequence[MyJobRow], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         del context
         queued = [row for job in rows for row in job.rows]
         yield from running_and_pending(queued)
@@ -379,7 +377,7 @@ class MineView(TableView):
             yield ("ended jobs are missing: slurmdbd does not answer", "$warning")
 
     def aside(self) -> Iterable[SummaryPart]:
-        """See `TableView.aside`: source and age of the columns CPU, MEM and USE."""
+        """Name source and age of the columns CPU, MEM and USE."""
         if self._uses is not None:
             at = format_time(int(self._uses.taken))[11:19]
             yield f"CPU, MEM from {self._uses.source} at {at}"

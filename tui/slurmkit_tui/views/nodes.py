@@ -135,7 +135,6 @@ class NodesView(TableView):
     LISTING: ClassVar[Listing] = NODES
 
     def tally(self, rows: Sequence[NodeRow], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         del context
         for kind, count in Counter(row.kind for row in rows).most_common():
             yield f"{count:,} {kind}"

@@ -108,9 +108,9 @@ class Overview(NamedTuple):
 
 
 class JobRowsMaker:
-    """Makes the rows of my jobs once for each answer, though Home is made anew for every box.
+    """Makes the rows of my jobs, and counts the used GPUs, once for each answer.
 
-    It counts the used GPUs, too.
+    Home itself is made again whenever any of its questions is answered.
     """
 
     def __init__(self) -> None:

@@ -267,24 +267,21 @@ class QueueView(TableView):
     LISTING: ClassVar[Listing] = JOBS
 
     def rows_of(self, answer: FeedAnswer) -> Sequence[QueueRow]:
-        """See `TableView.rows_of`."""
         return arrays.merge_pending_rows(answer.value.rows)
 
     @property
     def rows(self) -> Sequence[Any]:
-        """See `View.rows`: Slurm's own rows of the chosen jobs, which can be changed."""
+        """Return Slurm's own rows of the chosen jobs, which can be changed."""
         chosen = self.table.chosen_rows
         split = (row.rows if isinstance(row, arrays.MergedArrayRow) else (row,) for row in chosen)
         return [row for rows in split for row in rows]
 
     def context(self, answer: FeedAnswer, session: ClusterSession) -> RowContext:
-        """See `TableView.context`."""
         tracked = session.site.tracks_gpus if session.site else None
         known = counts_gpus(answer.value.rows, tracked=tracked)
         return RowContext(session.feed.me, answer.taken, gpus_known=known, cluster=session.cluster)
 
     def tally(self, rows: Sequence[QueueRow], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         yield from running_and_pending(rows)
         if context.gpus_known or not rows:
             count = sum(map(allocated_gpus, rows))

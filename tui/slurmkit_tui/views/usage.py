@@ -73,12 +73,10 @@ class UsageView(TableViewWithNotes):
     LISTING: ClassVar[Listing] = USAGE
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
-        """See `TableViewWithNotes.notes`."""
         del session
         return [*map(_budget, answer.value.budgets), *answer.value.notes]
 
     def tally(self, rows: Sequence[Row], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         month = max((str(row.get("month")) for row in rows), default="")
         these = [row for row in rows if row.get("month") == month]
         if not these:

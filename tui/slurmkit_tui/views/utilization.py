@@ -185,7 +185,6 @@ class UtilizationView(TableViewWithNotes):
 
     @property
     def ask(self) -> FeedQuestion:
-        """See `View.ask`."""
         return FeedQuestion("utilization", (self._by, self._span))
 
     @property
@@ -193,7 +192,6 @@ class UtilizationView(TableViewWithNotes):
         return self.query_one(GpuPlot)
 
     def focus_main(self) -> None:
-        """See `View.focus_main`."""
         self._plot.focus()
 
     def action_by(self) -> None:
@@ -213,7 +211,6 @@ class UtilizationView(TableViewWithNotes):
         self.post_message(self.Asks())
 
     def make(self, answer: FeedAnswer, session: ClusterSession) -> Any:
-        """See `View.make`."""
         load_plotter()
         report: Utilization = answer.value
         span = span_of_days(report.days)  # keys may have changed the view's own meanwhile
@@ -224,7 +221,6 @@ class UtilizationView(TableViewWithNotes):
         return _PreparedUse(curve, super().make(answer, session), words)
 
     def take(self, prepared: Any) -> None:
-        """See `View.take`."""
         self._words = prepared.words
         if self.table.columns in (_WITHOUT_USED, list(COLUMNS)):  # not chosen by the person
             measured = any(row.used is not None for row in prepared.rows.sheet.rows)
@@ -253,11 +249,9 @@ class UtilizationView(TableViewWithNotes):
         self.query_one("#curve-words", Static).update(Content(self._plot.words_at_cursor()))
 
     def rows_of(self, answer: FeedAnswer) -> Sequence[UtilizationRow]:
-        """See `TableView.rows_of`."""
         return utilization_rows(answer.value)
 
     def notes(self, answer: FeedAnswer, session: ClusterSession) -> Sequence[str]:
-        """See `TableViewWithNotes.notes`."""
         del session
         report = answer.value
         base = "what its GPUs give in this time" if report.by == "gpu-type" else "all GPU-hours"
@@ -271,16 +265,15 @@ class UtilizationView(TableViewWithNotes):
         return [_now_in_words(report.now), history]
 
     def tally(self, rows: Sequence[UtilizationRow], context: RowContext) -> Iterable[SummaryPart]:
-        """See `TableView.tally`."""
         del context
         yield f"{format_number(sum(row.hours or 0.0 for row in rows))} GPU-hours"
 
     def aside(self) -> Iterable[SummaryPart]:
-        """See `TableView.aside`: what the rows shown are of."""
+        """Return the time and the dimension of the rows shown."""
         return self._words
 
     def summary(self) -> Iterable[SummaryPart]:
-        """See `View.summary`; the number of rows is of interest only for a part of them."""
+        """Leave out the number of rows, unless the view is filtered."""
         parts = list(super().summary())
         return parts if self.filters else parts[1:]
 

@@ -129,7 +129,7 @@ def gpu_notes(gpu: GpuUseOfGpu) -> Iterator[tuple[str, str]]:
     else:
         yield f"covered {gpu.covered:.0%}", "curve--quiet"
     if not gpu.points:
-        yield "no curve is kept", "curve--quiet"
+        yield "no curve is stored", "curve--quiet"
 
 
 # The page has them, once for all its GPUs: Textual styles those of each widget again with a focus.
@@ -164,7 +164,7 @@ class GpuCurves(Widget):
             self.refresh(layout=True)
 
     def get_content_height(self, *_: Any) -> int:
-        """See `Widget.get_content_height`; without a curve it is two lines, or one."""
+        """Return the lines of the curves; without a curve it is two lines, or one."""
         if not self._frame.rows:
             return 1
         return HEAD_LINES + (self._frame.rows if self._gpu.points else 0)

@@ -25,7 +25,7 @@ from slurmkit_tui.widgets.table import fit_text
 _COLOURS = 10  # holder--0 … in app.tcss
 _NAME, _TYPE = 16, 30  # cells at most
 IDLE = "!"  # on the map by use: held, and idle for 15 minutes
-_ROOM = 80  # cells for notes and for a legend, beside a map whose cells have names
+_ROOM = 80  # cells for notes and for a legend, next to a map whose cells have names
 _LOW, _HIGH = 2, 6  # levels of use, of eight
 _PLAIN = {
     FREE: "grid--free", CLOSED: "grid--closed", UNKNOWN: "grid--unknown", SEVERAL: "",

@@ -82,7 +82,7 @@ class PasteSafeParser(XTermParser):
         self._pasting = PasteCleaner()
 
     def feed(self, data: str) -> Iterable[Message]:
-        """See `XTermParser.feed`; empty `data` means that the input has ended."""
+        """Parse input without what a paste must not contain; empty `data` ends the input."""
         cleaned = self._pasting.clean(data)
         return super().feed(cleaned) if cleaned or not data else ()
 
@@ -91,7 +91,6 @@ class PasteSafeDriver(linux_driver.LinuxDriver):
     """Textual's terminal driver, with `PasteSafeParser` as its parser."""
 
     def run_input_thread(self) -> None:
-        """See `LinuxDriver.run_input_thread`."""
         linux_driver.XTermParser = PasteSafeParser  # type: ignore[attr-defined]
         super().run_input_thread()
 
@@ -107,7 +106,6 @@ class OrderedKeysApp(App[None]):
         self._held: deque[Key] = deque()
 
     async def on_event(self, event: Event) -> None:
-        """See `App.on_event`."""
         if not isinstance(event, Key):
             await super().on_event(event)
         elif event.is_forwarded:  # no widget took it

@@ -133,12 +133,12 @@ class LogPlace(NamedTuple):
 
     Attributes:
         found: offset of the line that the last search found.
-        said: result of the last search.
+        message: result of the last search.
     """
 
     page: LogPage
     found: int | None = None
-    said: str = ""
+    message: str = ""
 
 
 Step = Callable[[LogPlace], LogPlace | None]
@@ -164,7 +164,7 @@ class LogView(Vertical):
         self._feed = feed
         self._path: str | None = None
         self._following = True
-        self._said = ""
+        self._message = ""
         self._wrong_pattern = ""  # why the pattern in the search line cannot be searched
         self._searching = 0
         self._steps: list[Step] = []
@@ -174,7 +174,7 @@ class LogView(Vertical):
     def compose(self) -> ComposeResult:
         """Stack the lines, the status line, and the search line."""
         yield LogLines()
-        yield Static("", id="log-said", markup=False)
+        yield Static("", id="log-message", markup=False)
         yield Input(placeholder="regular expression; Enter searches", compact=True)
 
     def on_mount(self) -> None:
@@ -195,7 +195,7 @@ class LogView(Vertical):
 
     def say(self, words: str) -> None:
         """Show a message: why there is nothing to show, or the result of a search."""
-        self._said = words
+        self._message = words
         self._update_status()
 
     # Reading, in threads, one step after another
@@ -233,14 +233,14 @@ class LogView(Vertical):
     async def _walk(self) -> None:
         """Take the steps in the order of their keys, each from the place that the last reached."""
         while self._steps:
-            place = LogPlace(self.lines.page, self.lines.found, self._said)
+            place = LogPlace(self.lines.page, self.lines.found, self._message)
             try:
                 reached = await in_thread(partial(take_step, self._steps.pop(0), place))
             except SlurmkitError as error:
                 self.say(str(error))
                 continue
             if reached is not None:
-                self.lines.page, self.lines.found, self._said = reached
+                self.lines.page, self.lines.found, self._message = reached
                 self.lines.refresh()
             self._update_status()
 
@@ -279,7 +279,7 @@ class LogView(Vertical):
         """Go to the page from another offset; the last page stays full. This ends a search."""
         if self._is_search and self._is_walking:
             self._drop_steps()
-            self._said = ""
+            self._message = ""
 
         def step(place: LogPlace) -> LogPlace:
             new = self._page_from(begin(place.page))
@@ -432,6 +432,6 @@ class LogView(Vertical):
             where = f"{page.end / page.size:.0%} of {format_bytes(page.size)}"
         modes = {"following": self._following, "wrapped": self.lines.wraps}
         marks = [mark for mark, is_on in modes.items() if is_on]
-        said = self._wrong_pattern or self._said
-        parts = [said, *marks, where, self._path if where and self._path else ""]
-        self.query_one("#log-said", Static).update(printable("  ·  ".join(filter(None, parts))))
+        message = self._wrong_pattern or self._message
+        parts = [message, *marks, where, self._path if where and self._path else ""]
+        self.query_one("#log-message", Static).update(printable("  ·  ".join(filter(None, parts))))

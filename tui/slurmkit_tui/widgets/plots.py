@@ -1,6 +1,6 @@
 """Pictures of numbers: bars of parts, and a curve of GPUs over time, drawn by plotext.
 
-Parts differ in their signs, too, so that they can be told apart without colour.
+Parts differ in their signs, too, so that they are distinct without colour.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def merge_small_types(curve: GpuCurve) -> GpuCurve:
     names = list(curve.held)
     if len(names) <= len(SIGNS):
         return curve
-    kept, rest = names[: len(SIGNS) - 1], names[len(SIGNS) - 1 :]
+    largest, rest = names[: len(SIGNS) - 1], names[len(SIGNS) - 1 :]
     others = tuple(
         None if curve.held_at(at) is None else sum(curve.held[name][at] or 0.0 for name in rest)
         for at in range(len(curve.begins))
@@ -367,7 +367,7 @@ def merge_small_types(curve: GpuCurve) -> GpuCurve:
     others_used = tuple(map(sum, zip(*(used[each] for each in rest), strict=True))) if used else ()
     return msgspec.structs.replace(
         curve,
-        held={each: curve.held[each] for each in kept} | {name: others},
+        held={each: curve.held[each] for each in largest} | {name: others},
         used_by_type=used | {name: others_used},
     )
 

@@ -82,15 +82,12 @@ class WrappedText(Static):
         self.refresh(layout=True)
 
     def render(self) -> Content:
-        """See `Widget.render`."""
         return Content("\n").join(wrap_lines(self._lines, max(1, self.content_size.width)))
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        """See `Widget.get_content_width`."""
         del container, viewport
         return max((line.content.cell_length for line in self._lines), default=0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """See `Widget.get_content_height`."""
         del container, viewport
         return len(wrap_lines(self._lines, max(1, width)))
