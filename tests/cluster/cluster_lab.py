@@ -55,6 +55,10 @@ class Lab:
             pytest.fail(f"exit status {done.returncode} of {' '.join(argv)}\n{said}")
         return done
 
+    def as_root(self, service: str, *argv: str) -> str:
+        """Return what a command prints that root runs in a service's container."""
+        return self.run(*argv, service=service, user="").stdout
+
     def container(self, service: str) -> str:
         """The name of a service's container, for the docker command."""
         return f"slurmkit-{self.name}-{service}"

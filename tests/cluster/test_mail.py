@@ -164,20 +164,16 @@ done
 """
 
 
-def root(lab: Lab, service: str, *argv: str) -> str:
-    return lab.run(*argv, service=service, user="").stdout
-
-
 @pytest.fixture
 def large_arrays(lab: Lab) -> Iterator[None]:
     """slurmctld takes arrays of 10,000 tasks."""
     if lab.release == "22.05":
         pytest.skip("slurmctld 22.05 takes a new MaxArraySize only at its start")
-    kept = root(lab, "ctld", "cat", SLURM_CONF)
+    kept = lab.as_root("ctld", "cat", SLURM_CONF)
     write = {"service": "ctld", "user": ""}
     try:
         lab.run("tee", SLURM_CONF, input=f"{kept}\nMaxArraySize={MANY + 1}\n", **write)
-        root(lab, "ctld", "scontrol", "reconfigure")
+        lab.as_root("ctld", "scontrol", "reconfigure")
         config = ("scontrol", "show", "config")
         wait_for(lambda: f"= {MANY + 1}\n" in lab.run(*config, check=False).stdout)
         yield
@@ -233,7 +229,7 @@ def test_ten_thousand_calls_of_mailprog_are_one_mail(
         assert events(array) == calls
     time.sleep(65)  # two further rounds of the service
     assert [len(mailbox.about(array)) for array in (once, each)] == [1, 1]
-    assert root(lab, "ctld", "ls", "/var/spool/slurmkit/mail") == ""
+    assert lab.as_root("ctld", "ls", "/var/spool/slurmkit/mail") == ""
 
 
 def test_slurms_own_summary_of_an_array(lab: Lab, mailbox: Mailbox) -> None:

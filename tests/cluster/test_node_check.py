@@ -31,10 +31,6 @@ SERIAL = "1320922000001"
 REMAP = "memory is to be remapped at the next reset"
 
 
-def root(lab: Lab, service: str, *argv: str) -> str:
-    return lab.run(*argv, service=service, user="").stdout
-
-
 def write(lab: Lab, path: str, text: str, service: str = NODE) -> None:
     lab.run("tee", path, service=service, user="", input=text)
 
@@ -47,7 +43,7 @@ def use_gpus(lab: Lab, *gpus: dict[str, str]) -> None:
 
 def use_tool(lab: Lab, body: str) -> None:
     write(lab, f"{TOOLS}/new", f"#!/bin/sh\n{body}\n")
-    root(lab, NODE, "sh", "-c", f"chmod 755 {TOOLS}/new; mv {TOOLS}/new {TOOLS}/nvidia-smi")
+    lab.as_root(NODE, "sh", "-c", f"chmod 755 {TOOLS}/new; mv {TOOLS}/new {TOOLS}/nvidia-smi")
 
 
 def node(lab: Lab) -> str:
@@ -72,36 +68,36 @@ def results(lab: Lab, context: str) -> dict[str, Any]:
 
 def resume(lab: Lab) -> None:
     if "DRAIN" in node(lab):
-        root(lab, "ctld", "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
+        lab.as_root("ctld", "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
     wait_for(lambda: "State=IDLE " in node(lab))
 
 
 @pytest.fixture(scope="module")
 def health(lab: Lab) -> Iterator[None]:
     """The node has node_check as its health check; the other nodes have none."""
-    kept = {each: root(lab, each, "cat", SLURM_CONF) for each in ("ctld", NODE)}
-    settings = root(lab, NODE, "cat", NODE_CONF)
-    root(lab, NODE, "mkdir", "-p", TOOLS)
+    kept = {each: lab.as_root(each, "cat", SLURM_CONF) for each in ("ctld", NODE)}
+    settings = lab.as_root(NODE, "cat", NODE_CONF)
+    lab.as_root(NODE, "mkdir", "-p", TOOLS)
     use_gpus(lab, {}, {}, {}, {})
     write(lab, NODE_CONF, settings + SETTINGS)
     try:
         for service, text in kept.items():
             write(lab, SLURM_CONF, text + HEALTH, service)
-        root(lab, "ctld", "scontrol", "reconfigure")
+        lab.as_root("ctld", "scontrol", "reconfigure")
         wait_for(lambda: results(lab, "health"))
         yield
     finally:
         for service, text in kept.items():
             write(lab, SLURM_CONF, text, service)
         write(lab, NODE_CONF, settings)
-        root(lab, "ctld", "scontrol", "reconfigure")
-        root(lab, NODE, "rm", "-rf", CHECKS, TOOLS)
+        lab.as_root("ctld", "scontrol", "reconfigure")
+        lab.as_root(NODE, "rm", "-rf", CHECKS, TOOLS)
 
 
 @pytest.fixture
 def settings(lab: Lab, health: None) -> Iterator[Callable[[str], None]]:
     """Add lines to the node's settings for one test; the node is idle and good before and after."""
-    text = root(lab, NODE, "cat", NODE_CONF)
+    text = lab.as_root(NODE, "cat", NODE_CONF)
     use_gpus(lab, {}, {}, {}, {})
     resume(lab)
 
@@ -143,7 +139,7 @@ def test_a_bad_gpu_drains_and_a_repaired_one_is_resumed(
     wait_for(lambda: any(
         reason.startswith(f"slurmkit: remap {SERIAL}: ") and end not in {"", "Unknown"}
         for end, _, reason in (
-            line.partition("|") for line in root(lab, "ctld", *show).splitlines()
+            line.partition("|") for line in lab.as_root("ctld", *show).splitlines()
         )
     ))  # fmt: skip
     # The ledger's service takes it over within a minute.
@@ -174,7 +170,7 @@ def test_a_fault_in_the_prolog_requeues_the_job_and_its_reason_stays(
         held = "launch failed requeued held"
         wait_for(lambda: held in lab.run("squeue", "-h", "-j", job, "-o", "%r").stdout)
         use_gpus(lab, {}, {}, {}, {})
-        root(lab, "ctld", "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
+        lab.as_root("ctld", "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
         lab.run("scontrol", "release", job)
         wait_for(lambda: state(lab, job) in {"RUNNING", "COMPLETED", "COMPLETING"})
     finally:
@@ -190,11 +186,11 @@ def test_a_check_that_hangs_delays_no_job(lab: Lab, settings: Callable[[str], No
     try:
         assert lab.run("srun", "-p", "untyped", "--gres=gpu:1", "--time=1", "hostname").stdout
         took = results(lab, "prolog")
-        hung = root(lab, NODE, "cat", pids).split()
+        hung = lab.as_root(NODE, "cat", pids).split()
         assert hung
-        root(lab, NODE, "kill", "-0", *hung)  # the job has run, and each of them still hangs
+        lab.as_root(NODE, "kill", "-0", *hung)  # the job has run, and each of them still hangs
     finally:
-        root(lab, NODE, "sh", "-c", f"kill -9 $(cat {pids}); true")
+        lab.as_root(NODE, "sh", "-c", f"kill -9 $(cat {pids}); true")
     # It has waited for the deadline, and not for the end of what still hung after the job.
     assert took["seconds"] > 1.4
     assert "no answer from nvidia-smi within 1.5 s" in {each["text"] for each in took["checks"]}

@@ -36,10 +36,6 @@ print(slurm_job_submit({job}, {{ gpu = gpu, mig = {{}} }}, 0))
 """
 
 
-def root(lab: Lab, service: str, *argv: str) -> str:
-    return lab.run(*argv, service=service, user="").stdout
-
-
 # --- job_submit.lua -----------------------------------------------------------------------------
 
 
@@ -117,7 +113,7 @@ def test_what_sbatch_itself_stops_is_stopped_for_other_clients(
     lab: Lab, job: str, code: str
 ) -> None:
     script = HARNESS.format(job=job)
-    said = root(lab, "ctld", "python3", "-c", LUA, script).splitlines()
+    said = lab.as_root("ctld", "python3", "-c", LUA, script).splitlines()
     assert said == [f"%s\t{refusal_text(code, name='shard')}", "-1"]
 
 
@@ -126,7 +122,7 @@ def test_a_defect_lets_jobs_pass(lab: Lab) -> None:
     script = HARNESS.format(job='{ tres_per_node = "gres/gpu:9", partition = 5 }')
     fine = HARNESS.format(job='{ tres_per_node = "gpu::::,=,gres/:" }')
     for each in (script, fine, HARNESS.format(job="{ tres_per_job = {} }")):
-        assert root(lab, "ctld", "python3", "-c", LUA, each).splitlines()[-1] == "0"
+        assert lab.as_root("ctld", "python3", "-c", LUA, each).splitlines()[-1] == "0"
 
 
 def test_an_edit_that_does_not_parse_is_named(lab: Lab) -> None:
@@ -134,14 +130,14 @@ def test_an_edit_that_does_not_parse_is_named(lab: Lab) -> None:
     done = lab.run("sh", "-c", write, service="ctld", user="", check=False)
     assert done.returncode
     assert "/tmp/edit.lua:2:" in done.stderr
-    root(lab, "ctld", "/opt/lab/check-lua", "/etc/slurm/job_submit.lua")
+    lab.as_root("ctld", "/opt/lab/check-lua", "/etc/slurm/job_submit.lua")
 
 
 def test_the_limits_are_those_of_the_nodes(lab: Lab) -> None:
     def limits(text: str) -> list[str]:
         return [line for line in text.splitlines() if not line.startswith("--")]
 
-    told = root(lab, "ctld", "cat", "/etc/slurm/slurmkit_site.lua")
+    told = lab.as_root("ctld", "cat", "/etc/slurm/slurmkit_site.lua")
     assert limits(told) == limits(lab.run("slurmkit", "config", "slurm-lua").stdout)
 
 
@@ -156,23 +152,23 @@ def test_a_node_knows_who_has_which_gpu(lab: Lab) -> None:
     assert lines.count("partition=untyped") == 2
     job = next(line for line in lines if line.startswith("job=")).partition("=")[2]
     find = ("find", "/run/slurmkit/gpus", "-name", job)
-    wait_for(lambda: not root(lab, "c4", *find))
+    wait_for(lambda: not lab.as_root("c4", *find))
 
 
 @pytest.fixture
 def other_devices(lab: Lab) -> Iterator[str]:
     """Let c4's GPUs be other device files: ones that a process can open, unlike those of GPUs."""
     prefix = "/run/test_gpu"
-    kept = root(lab, "c4", "cat", NODE_CONF)
+    kept = lab.as_root("c4", "cat", NODE_CONF)
     make = f"for i in 0 1 2 3; do mknod -m 666 {prefix}$i c 1 3; done"
-    root(lab, "c4", "sh", "-c", f"{make}; echo GPU_DEVICE={prefix} >{NODE_CONF}")
+    lab.as_root("c4", "sh", "-c", f"{make}; echo GPU_DEVICE={prefix} >{NODE_CONF}")
     yield prefix
     lab.run("tee", NODE_CONF, service="c4", user="", input=kept)
-    root(lab, "c4", "sh", "-c", f"rm -f {prefix}?")
+    lab.as_root("c4", "sh", "-c", f"rm -f {prefix}?")
 
 
 def test_a_lost_device_drains_the_node_and_keeps_the_job(lab: Lab, other_devices: str) -> None:
-    root(lab, "c4", "sh", "-c", f"rm {other_devices}?")
+    lab.as_root("c4", "sh", "-c", f"rm {other_devices}?")
     argv = "sbatch --parsable -p untyped --gres=gpu:1 --time=1 --output=/dev/null --wrap=true"
     job = lab.run(*argv.split()).stdout.strip()
     try:
@@ -184,7 +180,7 @@ def test_a_lost_device_drains_the_node_and_keeps_the_job(lab: Lab, other_devices
     finally:
         lab.run("scancel", job)
         wait_for(lambda: job not in lab.run("squeue", "-h", "-o", "%i").stdout)
-        root(lab, "ctld", "scontrol", "update", "NodeName=c4", "State=RESUME")
+        lab.as_root("ctld", "scontrol", "update", "NodeName=c4", "State=RESUME")
     wait_for(lambda: "State=IDLE " in lab.run("scontrol", "-o", "show", "node", "c4").stdout)
 
 
@@ -193,7 +189,7 @@ def test_a_jobs_last_process_lets_go_of_its_gpu(lab: Lab, other_devices: str) ->
     name = f"left_{time.time_ns()}"
     hold = f"exec 9<{other_devices}0; exec -a {name} sleep 3000"
     leave = f"SLURM_JOB_ID=1 setsid -f bash -c '{hold}' </dev/null >/dev/null 2>&1"
-    root(lab, "c4", "bash", "-c", leave)
+    lab.as_root("c4", "bash", "-c", leave)
     find = ("pgrep", "-f", f"^{name}")
     wait_for(lambda: lab.run(*find, service="c4", user="", check=False).stdout)
     lab.run("srun", "-p", "untyped", "--gres=gpu:1", "--time=1", "true")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from guide_text import code_blocks
 from waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -173,14 +174,10 @@ def test_another_machine_knows_the_whole_by_its_comments(lab: Lab, folder: str) 
 # --- the guide ------------------------------------------------------------------------------------
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-
-
 def test_the_guide(lab: Lab, folder: str) -> None:
-    submit, from_file, rerun = blocks("console")
+    submit, from_file, rerun = code_blocks(GUIDE, "console")
     for kind in ("csv", "toml"):
-        lab.run("tee", f"{folder}/points.{kind}", input=blocks(kind)[0])
+        lab.run("tee", f"{folder}/points.{kind}", input=code_blocks(GUIDE, kind)[0])
     said = within(lab, folder, submit).stdout
     sweep = re.fullmatch(r"submitted job (\d+)\n", said)
     assert sweep
@@ -195,6 +192,6 @@ def test_the_guide(lab: Lab, folder: str) -> None:
     assert "Last     3: echo 1e-4 8 1\n" in within(lab, folder, toml).stderr
     again = within(lab, folder, rerun.replace("12", sweep[1])).stdout
     assert f"2 points of sweep {sweep[1]} again" in again
-    lab.run("tee", f"{folder}/sweep.py", input=blocks("python")[0])
+    lab.run("tee", f"{folder}/sweep.py", input=code_blocks(GUIDE, "python")[0])
     python = "/opt/slurmkit/venv/bin/python"
     assert within(lab, folder, f"{python} sweep.py").stdout == "COMPLETED\n"

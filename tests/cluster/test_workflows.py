@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from guide_text import code_blocks
 from waiting import wait_for
 
 if TYPE_CHECKING:
@@ -229,15 +229,11 @@ def test_a_cancelled_workflow_starts_nothing_that_waited_for_any_end(lab: Lab, f
     assert not ran(lab, folder)
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-
-
 def test_the_guide(lab: Lab, folder: str) -> None:
-    (toml,), (python,) = blocks("toml"), blocks("python")
+    (toml,), (python,) = code_blocks(GUIDE, "toml"), code_blocks(GUIDE, "python")
     lab.run("tee", f"{folder}/digits.toml", input=toml)
     lab.run("tee", f"{folder}/twice.py", input=python)
-    for commands in blocks("slurmkit"):
+    for commands in code_blocks(GUIDE, "slurmkit"):
         lab.run("bash", "-ec", f"cd {folder}\n{commands}", timeout=600)
     assert lab.run("cat", f"{folder}/result.txt").stdout == "20\n19\n"
     over = lab.run("slurmkit", "workflow", "cancel", "digits", check=False)

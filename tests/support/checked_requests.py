@@ -106,6 +106,12 @@ def findings(
     return {f.code: f for f in check(request(known, where, **spec)) if f.code != "default-time"}
 
 
+def only(found: dict[str, Finding]) -> Finding:
+    """Return the finding, of which there must be one."""
+    (finding,) = found.values()
+    return finding
+
+
 def errors(found: dict[str, Finding]) -> list[str]:
     return [code for code, finding in found.items() if finding.severity == "error"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters, runs
+from slurmkit_accounting.ledger.schema.usage import usage_months
 from slurmkit_accounting.usage.tables import rebuild_usage
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
 TRES = "billing=8,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=8G,node=1"
 DEFAULTS = {
@@ -25,6 +27,20 @@ DEFAULTS = {
     "node_list": "c1",
     "name": "train",
 }
+
+
+def gpu_seconds(ledger: Ledger) -> int:
+    """Return the GPU-seconds of all runs, as the usage tables have them."""
+    with ledger.transaction() as connection:
+        return int(connection.scalar(select(func.sum(usage_months.c.gpu_seconds))) or 0)
+
+
+def checked(ledger: Ledger) -> str:
+    """Return the checksum of a ledger in which `verify` finds nothing wrong."""
+    with ledger.transaction() as connection:
+        found = verify(connection)
+    assert found.wrong == []
+    return found.checksum
 
 
 def ran(at: int, seconds: int, **other: object) -> dict[str, object]:

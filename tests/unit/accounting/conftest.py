@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from databases import KINDS, emptied
+from mail_lab import Inbox
 from quick_ledgers import make_quickly
 from slurmkit_accounting.ledger.database import Ledger, open_for_writing
 
@@ -39,6 +40,11 @@ def configure(tmp_path: Path) -> object:
         path.write_text(text, "utf-8")
 
     return write
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
 
 
 @pytest.fixture

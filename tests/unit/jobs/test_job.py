@@ -34,11 +34,6 @@ Answer = Callable[[Sequence[str], str | None], str]
 DOWN = DatabaseDown("slurmdbd does not answer")
 
 
-@pytest.fixture
-def jobs() -> FakeJobs:
-    return FakeJobs()
-
-
 def plan_of(*submissions: Submission) -> Plan:
     return Plan(submissions=submissions, spec=JobSpec(command=("true",)), capabilities_taken=0)
 

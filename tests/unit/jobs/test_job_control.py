@@ -20,11 +20,6 @@ from slurmkit.testing import FakeSlurm
 DOWN = DatabaseDown("slurmdbd does not answer")
 
 
-@pytest.fixture
-def jobs() -> FakeJobs:
-    return FakeJobs()
-
-
 def test_jobs_are_cancelled_together_and_failures_named(jobs: FakeJobs) -> None:
     said = (
         "scancel: Terminating job 7\n"

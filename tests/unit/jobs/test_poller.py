@@ -18,11 +18,6 @@ from slurmkit.jobs.poller import PollPace
 DOWN = ControllerDown("slurmctld does not answer")
 
 
-@pytest.fixture
-def jobs() -> FakeJobs:
-    return FakeJobs()
-
-
 def at_look(jobs: FakeJobs, steps: dict[int, Callable[[], None]]) -> None:
     """Let something happen at the nth look at squeue."""
     count = jobs.look

@@ -17,11 +17,6 @@ from slurmkit.jobs.job import Job
 from slurmkit.jobs.waiting import as_completed, wait
 
 
-@pytest.fixture
-def jobs() -> FakeJobs:
-    return FakeJobs()
-
-
 def handles(jobs: FakeJobs, *ids: str) -> list[Job]:
     cluster = jobs.cluster()
     return [cluster.job(each) for each in ids]

@@ -20,11 +20,6 @@ LOST = "[GPU is lost]"
 DEPRECATED = "Requested functionality has been deprecated"
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> NodeLab:
-    return NodeLab(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["node_check.py", "node_checks.py", "node_settings.py"])
 def test_a_nodes_python_can_run_it(name: str) -> None:
     """RHEL 8 has 3.6: no walrus, no keyword-only marks; and nothing but the standard library."""

@@ -17,11 +17,6 @@ from node_lab import SCRIPTS, NodeLab
 XID = "[   99.500000] NVRM: Xid (PCI:0000:0f:00): 79, \n"
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> NodeLab:
-    return NodeLab(tmp_path)
-
-
 # A process that got away, and keeps what it inherited: as one in state D, no signal ends it.
 HANG = "[ $1 != nvlink ] || exit 1; setsid sh -c 'echo $$ >{0}; exec sleep 600' & wait"
 

@@ -12,11 +12,6 @@ RECORDED = Path(__file__).parents[2] / "recorded" / "nvidia-smi"
 HALF = ("a10g", "quadro-p2000-v12", "tesla-t4")
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> NodeLab:
-    return NodeLab(tmp_path)
-
-
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.xml")), ids=lambda path: path.stem)
 def test_a_good_gpu_is_good(node: NodeLab, path: Path) -> None:
     settings = "CHECK_GPUS=1\nCHECK_SKIP='leftovers nvlink'\n"

@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 
 import pytest
 from node_lab import FIRST, SECOND, NodeLab, xid
 from waiting import wait_until
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> NodeLab:
-    return NodeLab(tmp_path)
-
 
 # --- the health check -----------------------------------------------------------------------------
 

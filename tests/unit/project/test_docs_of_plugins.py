@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from guide_text import code_blocks
 
 from slurmkit.config.check import declared_sections, inspect_configuration
 from slurmkit.config.files import SECTIONS
@@ -25,12 +26,8 @@ CLUSTER = Capabilities(
 )
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
 def test_the_policy_of_the_guide_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (code,), (registers,) = blocks(PLUGINS, "python"), blocks(PLUGINS, "toml")
+    (code,), (registers,) = code_blocks(PLUGINS, "python"), code_blocks(PLUGINS, "toml")
     module = ModuleType("our_site.policy")
     monkeypatch.setitem(sys.modules, "our_site", ModuleType("our_site"))
     monkeypatch.setitem(sys.modules, "our_site.policy", module)
@@ -53,7 +50,7 @@ def test_the_policy_of_the_guide_works(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert inspect_configuration().problems == ()
 
 
-@pytest.mark.parametrize("block", blocks(CONFIGURATION, "toml"))
+@pytest.mark.parametrize("block", code_blocks(CONFIGURATION, "toml"))
 def test_every_example_of_configuration_is_right(
     block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

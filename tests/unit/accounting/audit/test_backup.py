@@ -21,7 +21,6 @@ from later_release import become_later_release
 from slurmkit_accounting.audit import backup as module
 from slurmkit_accounting.audit.backup import back_up, check_backup, restore
 from slurmkit_accounting.audit.backup_file import read_header
-from slurmkit_accounting.audit.verify import verify
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ingest.ingest import ingest
 from slurmkit_accounting.ledger.bulk_write import insert_rows
@@ -36,6 +35,7 @@ from slurmkit_accounting.ledger.locks import hold_ledger_lock
 from slurmkit_accounting.ledger.schema import clusters, gpu_use, runs
 from slurmkit_accounting.ledger.schema.types import REVISION, metadata
 from sqlalchemy import LargeBinary, func, insert, select, text
+from stored_runs import checked
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
@@ -56,13 +56,6 @@ def filled(ledger: Ledger) -> str:
                 values[column.name] = "x" if str(column.type) == "TEXT" else number
         connection.execute(insert(gpu_use).values(values))
     return checked(ledger)
-
-
-def checked(ledger: Ledger) -> str:
-    with ledger.transaction() as connection:
-        found = verify(connection)
-    assert found.wrong == []
-    return found.checksum
 
 
 def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:

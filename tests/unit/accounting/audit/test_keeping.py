@@ -30,6 +30,7 @@ from slurmkit_accounting.ledger.schema.usage import (
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from slurmkit_accounting.usage.tables import rebuild_usage, rekey_usage
 from sqlalchemy import delete, func, insert, select, update
+from stored_runs import checked
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput, LedgerError
@@ -41,13 +42,6 @@ DAY = 86400
 def sum_of(ledger: Ledger, what: str) -> int:
     with ledger.transaction() as connection:
         return int(connection.scalar(select(func.sum(usage_months.c[what]))) or 0)
-
-
-def checked(ledger: Ledger) -> str:
-    with ledger.transaction() as connection:
-        found = verify(connection)
-    assert found.wrong == []
-    return found.checksum
 
 
 def test_good_books_verify_and_have_one_checksum_however_often_they_were_read(ledger):

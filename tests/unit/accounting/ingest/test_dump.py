@@ -19,7 +19,6 @@ from slurmkit_accounting.ingest.retry import retry_rejects
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.location import default_ledger_path
 from slurmkit_accounting.ledger.schema.runs import ingests, rejects, revisions, runs, spans
-from slurmkit_accounting.ledger.schema.usage import usage_months
 from slurmkit_accounting.render import render_report
 from slurmkit_accounting.sacct.file import (
     forgeable_fields,
@@ -28,7 +27,8 @@ from slurmkit_accounting.sacct.file import (
 )
 from slurmkit_accounting.usage.closed_months import close_month
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
-from sqlalchemy import func, select
+from sqlalchemy import select
+from stored_runs import gpu_seconds
 
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.errors import BadInput
@@ -66,11 +66,6 @@ def load(
 def everything(ledger: Ledger, table=runs) -> list:
     with ledger.transaction() as connection:
         return list(connection.execute(select(table).order_by(*table.primary_key)).mappings())
-
-
-def gpu_seconds(ledger: Ledger) -> int:
-    with ledger.transaction() as connection:
-        return int(connection.scalar(select(func.sum(usage_months.c.gpu_seconds))) or 0)
 
 
 def counts(done: IngestedFile) -> tuple[int, int, int, int]:

@@ -25,6 +25,7 @@ from slurmkit_accounting.ledger.schema.runs import (
 from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageQuery, query_usage
 from sqlalchemy import func, select, text
+from stored_runs import gpu_seconds
 
 from slurmkit.errors import BadInput, ControllerDown, DatabaseDown, LedgerError, SlurmError
 from slurmkit.testing import FakeSlurm
@@ -617,8 +618,3 @@ def test_a_row_that_the_database_cannot_store_is_rejected_alone(ledger, monkeypa
     assert [(one["job_id_raw"], one["nodes"]) for one in everything(ledger)] == [(1, 1), (3, 1)]
     with ledger.transaction() as connection:
         assert verify(connection).wrong == []
-
-
-def gpu_seconds(ledger: Ledger) -> int:
-    with ledger.transaction() as connection:
-        return int(connection.scalar(select(func.sum(usage_months.c.gpu_seconds))) or 0)

@@ -22,11 +22,6 @@ UTC = find_zone("UTC")
 SENT, BEFORE = DeliveryOutcome.SENT, DeliveryOutcome.BEFORE
 
 
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
 @pytest.fixture(autouse=True)
 def _site(
     inbox: Inbox, configure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -24,11 +24,6 @@ BEGIN, HOUR = UTC.epoch("2026-10-05"), 3600
 NOW = UTC.epoch("2026-10-20")
 
 
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
 @pytest.fixture(autouse=True)
 def _site(inbox: Inbox, configure: Callable[[str], None], tmp_path: Path) -> Iterator[None]:
     budgets = tmp_path / "budgets.toml"

@@ -17,11 +17,6 @@ SECTION = MailSection(host="127.0.0.1", sender="ledger@lab.example", security="n
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
-@pytest.fixture
 def port(inbox: Inbox) -> Iterator[int]:
     with smtp(inbox) as port:
         yield port

@@ -27,11 +27,6 @@ from slurmkit.cli.main import cli, run_to_exit_code
 assert month_books  # a fixture
 
 
-@pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
 @pytest.fixture(autouse=True)
 def _server(inbox: Inbox, configure: Callable[[str], None]) -> Iterator[None]:
     with smtp(inbox) as port:

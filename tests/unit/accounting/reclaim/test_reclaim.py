@@ -52,11 +52,6 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def inbox() -> Inbox:
-    return Inbox()
-
-
-@pytest.fixture
 def site(inbox: Inbox, configure: Callable[[str], None]) -> Iterator[Callable[..., None]]:
     """Writes the configuration: a mail server and one policy."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from checked_requests import NOW, errors, findings, request, with_config
+from checked_requests import NOW, errors, findings, only, request, with_config
 from recorded_lab import RECORDED, capabilities
 
 from slurmkit.errors import DatabaseDown, NoSuchJob, SlurmError
@@ -17,12 +17,6 @@ from slurmkit.planning.checks.times import parse_begin_time
 from slurmkit.spec.findings import Finding
 from slurmkit.spec.jobspec import JobSpec
 from slurmkit.testing import FakeSlurm
-
-
-def only(found: dict[str, Any]) -> Any:
-    (finding,) = found.values()
-    return finding
-
 
 # --- arrays ---------------------------------------------------------------------------------------
 

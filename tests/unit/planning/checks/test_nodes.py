@@ -10,6 +10,7 @@ from checked_requests import (
     errors,
     findings,
     fixed,
+    only,
     replace,
     request,
     with_config,
@@ -23,12 +24,6 @@ from slurmkit.planning.checks import access
 from slurmkit.planning.checks.registry import check
 from slurmkit.spec.gpus import Gpus
 from slurmkit.state.model import Capabilities, Reservation
-
-
-def only(found: dict[str, Any]) -> Any:
-    (finding,) = found.values()
-    return finding
-
 
 # --- shapes ---------------------------------------------------------------------------------------
 
