@@ -1,10 +1,11 @@
 """Print the part of constraints.txt that slurmkit itself needs, without the tools of its tests.
 
-    python3 packaging/requirements.py [--also NAME…] < constraints.txt
+    python3 packaging/requirements.py [--also NAME…] [--extra NAME] < constraints.txt
 
 The `# via` comments of constraints.txt say what needs each distribution; slurmkit's own entries
 are `slurmkit-hpc (pyproject.toml)`, those of its development `slurmkit-hpc (pyproject.toml:dev)`.
-`--also` adds a distribution of the development group with all that it needs.
+`--also` adds a distribution of the development group with all that it needs. `--extra` leaves out
+what only other extras need.
 """
 
 from __future__ import annotations
@@ -12,18 +13,24 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 
 _OURS = "slurmkit-hpc (pyproject.toml)"
+_PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 _ENTRY = re.compile(r"^(?=\w)", re.MULTILINE)
 
 
-def runtime_requirements(constraints: str, also: Iterable[str] = ()) -> str:
-    """Return the entries of constraints.txt that our wheel with the extra `all` installs.
+def runtime_requirements(
+    constraints: str, also: Iterable[str] = (), own: Collection[str] | None = None
+) -> str:
+    """Return the entries of constraints.txt that our wheel installs.
 
     Args:
         constraints: the text of constraints.txt.
-        also: further distributions to keep, with all that they need.
+        also: further distributions to include, with all that they need.
+        own: the distributions that the wheel itself needs; with the extra `all` when left out.
 
     Raises:
         ValueError: when an entry has no hash or no `# via`, or one of `also` is not there.
@@ -35,12 +42,22 @@ def runtime_requirements(constraints: str, also: Iterable[str] = ()) -> str:
         if "--hash=sha256:" not in entry or not via:
             raise ValueError(f"constraints.txt: {name} has no hash or no `# via`")
         needed_by.setdefault(name, set()).update(via)
-    kept = {name for name, via in needed_by.items() if _OURS in via} | set(also)
-    if unknown := kept - needed_by.keys():
+    if own is None:
+        own = {name for name, via in needed_by.items() if _OURS in via}
+    needed = {*own, *also}
+    if unknown := needed - needed_by.keys():
         raise ValueError(f"constraints.txt has no {', '.join(sorted(unknown))}")
-    while more := {name for name, via in needed_by.items() if via & kept} - kept:
-        kept |= more
-    return "".join(entry for entry in entries if _name(entry) in kept)
+    while more := {name for name, via in needed_by.items() if via & needed} - needed:
+        needed |= more
+    return "".join(entry for entry in entries if _name(entry) in needed)
+
+
+def needed_with_extra(extra: str) -> set[str]:
+    """Return the distributions that pyproject.toml names for our wheel with one extra."""
+    project = tomllib.loads(_PROJECT.read_text("utf-8"))["project"]
+    wanted = (*project["dependencies"], *project["optional-dependencies"][extra])
+    names = (re.split(r"[\[<>=!~; ]", each, maxsplit=1)[0] for each in wanted)
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in names}
 
 
 def _name(entry: str) -> str:
@@ -58,11 +75,13 @@ def _needed_by(entry: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Read constraints.txt from standard input and print what is kept."""
+    """Read constraints.txt from standard input and print what is needed."""
     parser = argparse.ArgumentParser(description="the part of constraints.txt that is installed")
     parser.add_argument("--also", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--extra", metavar="NAME", help="without what only other extras need")
     arguments = parser.parse_args()
-    sys.stdout.write(runtime_requirements(sys.stdin.read(), arguments.also))
+    own = needed_with_extra(arguments.extra) if arguments.extra else None
+    sys.stdout.write(runtime_requirements(sys.stdin.read(), arguments.also, own))
 
 
 if __name__ == "__main__":

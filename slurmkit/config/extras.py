@@ -29,11 +29,14 @@ EXTRAS = {
 """Each extra of pyproject.toml -> the modules that it installs."""
 _REPAIR_COMMANDS = {
     "dpkg": "apt-get install --reinstall ./slurmkit_*.deb",
-    "rpm": "dnf reinstall ./slurmkit-*.rpm",
+    "rpm": "dnf reinstall ./slurmkit-[0-9]*.rpm",
+    "dpkg, slurmkit-node": "apt-get install ./slurmkit_*.deb",
+    "rpm, slurmkit-node": "dnf remove slurmkit-node && dnf install ./slurmkit-[0-9]*.rpm",
 }
-"""What packaging/inside writes into INSTALLER -> the command that brings a package's files back.
+"""What packaging/inside writes into INSTALLER -> the command that installs all files of a package.
 
-The package is a file, as `make packages` leaves it: no repository of a distribution has it.
+The package is a file, as `make packages` leaves it: no repository of a distribution has it. The
+package slurmkit takes the place of slurmkit-node, which has the extra `gpu-exporter` alone.
 """
 
 

@@ -165,7 +165,12 @@ def test_an_environment_that_is_not_active_is_named(monkeypatch: pytest.MonkeyPa
     ("installer", "command"),
     [
         ("dpkg", "apt-get install --reinstall ./slurmkit_*.deb"),
-        ("rpm", "dnf reinstall ./slurmkit-*.rpm"),
+        ("rpm", "dnf reinstall ./slurmkit-[0-9]*.rpm"),
+        ("dpkg, slurmkit-node", "apt-get install ./slurmkit_*.deb"),
+        (
+            "rpm, slurmkit-node",
+            "dnf remove slurmkit-node && dnf install ./slurmkit-[0-9]*.rpm",
+        ),
         ("uv", f"uv pip install --python {shlex.quote(sys.executable)} 'slurmkit-hpc[ssh]'"),
     ],
 )

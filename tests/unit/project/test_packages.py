@@ -121,11 +121,37 @@ def test_a_requirement_without_a_hash_is_refused(constraints: str, message: str)
         requirements.runtime_requirements(constraints)
 
 
-@pytest.fixture(scope="module", params=["debian", "redhat"])
+def test_a_node_gets_only_what_it_needs() -> None:
+    text = requirements.runtime_requirements(
+        ROOT.joinpath("constraints.txt").read_text("utf-8"),
+        own=requirements.needed_with_extra("gpu-exporter"),
+    )
+    names = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
+    assert names >= {
+        "click",
+        "clustershell",
+        "msgspec",
+        "nvidia-ml-py",
+        "prometheus-client",
+        "rich",
+    }
+    assert not names & {"sqlalchemy", "textual", "pandas", "flask", "paramiko", "psycopg"}
+
+
+PACKAGES = ("slurmkit", "slurmkit-node")
+_MODULES = Path("/opt/slurmkit/lib/python3.11/site-packages")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(family, package) for family in ("debian", "redhat") for package in PACKAGES],
+    ids="-".join,
+)
 def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a package but those of the environment; the folder is named for the family."""
-    root = tmp_path_factory.mktemp("tree") / request.param
-    stage.stage(root, ROOT, request.param, Path("/opt/slurmkit/lib/python3.11/site-packages"))
+    """The files of a package but those of the environment, in the folder FAMILY/PACKAGE."""
+    family, package = request.param
+    root = tmp_path_factory.mktemp("tree") / family / package
+    stage.stage(root, ROOT, family, package, _MODULES)
     return root
 
 
@@ -143,17 +169,24 @@ def files(root: Path) -> dict[str, bytes | str]:
 def test_the_layout(tree: Path) -> None:
     found = files(tree)
     assert found["usr/bin/slurmkit"] == "/opt/slurmkit/bin/slurmkit"
-    for shell, target in stage.COMPLETIONS[tree.name].items():
+    family = tree.parent.name
+    for shell, target in stage.COMPLETIONS[family].items():
         text = found[target]
         assert isinstance(text, bytes)
         assert b"_SLURMKIT_COMPLETE=" + shell.encode() in text
     page = found["usr/share/man/man1/slurmkit-queue.1.gz"]
     assert isinstance(page, bytes)
     assert gzip.decompress(page).startswith(b".TH SLURMKIT-QUEUE 1")
-    unit = found["usr/lib/systemd/system/slurmkit-ledger.service"]
-    assert isinstance(unit, bytes)
-    assert b"ExecStart=/opt/slurmkit/bin/slurmkit ledger serve" in unit
-    module = found[f"{stage.MODULE_FILES[tree.name]}/{__version__}"]
+    for name, command in (("gpu-exporter", b"gpu-exporter"), ("ledger", b"ledger serve")):
+        unit = found.get(f"usr/lib/systemd/system/slurmkit-{name}.service")
+        if (name, tree.name) == ("ledger", "slurmkit-node"):
+            assert unit is None
+        else:
+            assert isinstance(unit, bytes)
+            assert b"ExecStart=/opt/slurmkit/bin/slurmkit " + command in unit
+    assert found["usr/share/slurmkit/slurm"] == str(_MODULES / "slurmkit_plugins/slurm")
+    assert ("usr/share/slurmkit/monitoring" in found) == (tree.name == "slurmkit")
+    module = found[f"{stage.MODULE_FILES[family]}/{__version__}"]
     assert isinstance(module, bytes)
     assert module.startswith(b"#%Module")
     assert b"@" not in module
@@ -163,16 +196,17 @@ def test_the_layout(tree: Path) -> None:
 
 
 def test_the_layout_is_the_same_each_time(tree: Path, tmp_path: Path) -> None:
-    stage.stage(tmp_path, ROOT, tree.name, Path("/opt/slurmkit/lib/python3.11/site-packages"))
+    stage.stage(tmp_path, ROOT, tree.parent.name, tree.name, _MODULES)
     assert files(tmp_path) == files(tree)
 
 
-@pytest.mark.parametrize("tree", ["redhat"], indirect=True)
+@pytest.mark.parametrize("tree", [("redhat", each) for each in PACKAGES], indirect=True)
 def test_every_file_is_in_the_rpm(tree: Path) -> None:
     spec = (
         PACKAGING.joinpath("rpm/slurmkit.spec")
         .read_text("utf-8")
         .replace("%{environment}", "/opt/slurmkit")
+        .replace("%{name}", tree.name)
     )
     listed = [line.split()[-1] for line in spec.partition("%files\n")[2].splitlines() if line]
     for name in files(tree):
@@ -182,10 +216,12 @@ def test_every_file_is_in_the_rpm(tree: Path) -> None:
 
 def test_services_of_the_scripts_are_installed(tree: Path) -> None:
     """What is stopped at a removal, and started again at an upgrade."""
-    for script in ("debian/postinst", "debian/prerm", "rpm/slurmkit.spec"):
-        for unit in re.findall(
-            r"slurmkit-[\w-]+\.(?:service|timer)", (PACKAGING / script).read_text()
-        ):
+    script = PACKAGING.joinpath("inside").read_text("utf-8")
+    for table in ("RESTARTED", "UNITS"):
+        (text,) = re.findall(rf"declare -A {table}=\((.*?)\)", script, re.DOTALL)
+        (of_package,) = re.findall(rf'\[{tree.name}\]="?(.*?)(?:"|\n|$)', text)
+        assert of_package
+        for unit in of_package.split():
             assert (tree / "usr/lib/systemd/system" / unit).is_file(), unit
 
 
@@ -200,7 +236,7 @@ def test_the_sample_configurations_are_valid(name: str, monkeypatch: pytest.Monk
 def test_the_control_file_has_no_unknown_field() -> None:
     """Each @NAME@ of a template is one that packaging/inside fills in."""
     script = PACKAGING.joinpath("inside").read_text("utf-8")
-    for name in ("control.in", "copyright"):
+    for name in ("control.in", "control-node.in", "copyright", "postinst", "prerm"):
         for mark in re.findall(r"@\w+@", PACKAGING.joinpath("debian", name).read_text("utf-8")):
             assert mark in script, mark
 
