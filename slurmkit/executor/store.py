@@ -109,19 +109,15 @@ class LocalStore:
 
     @property
     def folder(self) -> str:
-        """See `Store.folder`."""
         return str(self._base)
 
     def modules(self) -> tuple[str, list[str]]:
-        """See `Store.modules`."""
         return sys.prefix, [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is a folder here
 
     def has(self, name: str) -> bool:
-        """See `Store.has`."""
         return (self._base / name).is_dir()
 
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
-        """See `Store.add`."""
         path = self._base / name
         above = make_private_folder(path.parent)
         try:
@@ -136,7 +132,6 @@ class LocalStore:
                 raise write_error(str(path), error) from error
 
     def remove(self, path: str) -> None:
-        """See `Store.remove`."""
         try:
             owner = Path(path).lstat().st_uid
         except FileNotFoundError:
@@ -149,15 +144,12 @@ class LocalStore:
             shutil.rmtree(path)
 
     def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
-        """See `Store.names`."""
         return {path: _names(Path(path), anew=anew) for path in paths}
 
     def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         return resultfiles.read_private(path)
 
     def mark(self, path: str) -> None:
-        """See `Store.mark`."""
         resultfiles.write_whole(path, b"")
 
 

@@ -131,7 +131,6 @@ class LocalSlurmCommands:
 
     @property
     def calls(self) -> int:
-        """See `SlurmCommands.calls`."""
         return self._calls
 
     def run(
@@ -142,7 +141,6 @@ class LocalSlurmCommands:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `SlurmCommands.run`."""
         self._calls += 1
         with _memory_file("stdin") as input_file, _memory_file("stderr") as error_file:
             input_file.write((stdin or "").encode())
@@ -164,7 +162,6 @@ class LocalSlurmCommands:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `SlurmCommands.stream`."""
         self._calls += 1
         with (
             _memory_file("stderr") as error_file,

@@ -51,7 +51,7 @@ class DefaultBackend(CommandsBackend):
         self._lock = threading.Lock()
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`.
+        """Submit with the chosen backend, or else with sbatch.
 
         Raises:
             BadInput: when no backend has the name asked for.

@@ -81,7 +81,7 @@ class OnceBackend(CommandsBackend):
         self._answered: list[str] = []
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`.
+        """Submit one batch job, never twice, even if the connection breaks.
 
         Raises:
             SentUnknown: when the answer was lost and nothing tells whether the job exists.

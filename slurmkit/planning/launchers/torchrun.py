@@ -104,11 +104,10 @@ class Torchrun:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `Launcher`: the same number of workers on each node."""
+        """Return the job with the same number of workers on each node."""
         return spread_evenly(spec)
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         own = parse_torchrun(step.spec.command)
         if own is None:
             yield from check_not_a_launcher(step.spec, _NAME)
@@ -118,7 +117,6 @@ class Torchrun:
         yield from check_agents(step, _NAME)
 
     def lines(self, step: LaunchStep) -> Words:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         command, own = step.spec.command, parse_torchrun(step.spec.command)
         if own is not None:
             words = (*own.options, *own.about_script, *own.target)
