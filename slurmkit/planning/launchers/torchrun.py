@@ -55,7 +55,7 @@ _GO_ON_AFTER_FAILURE = ("--wait=0", "--kill-on-bad-exit=0", "--no-kill")
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 Words = tuple[str, ...]
 # The step has one task per node, with the CPUs of all the job's tasks there: srun would warn, or
-# refuse --ntasks-per-node beside --ntasks-per-gpu.
+# refuse --ntasks-per-node together with --ntasks-per-gpu.
 _FEWER_TASKS = "unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU"
 
 
