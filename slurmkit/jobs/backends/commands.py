@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slurmkit.spec.submission import Submission
 
 # A line `ID[;CLUSTER]`, sbatch(1) --parsable, or the one without that option. A site's wrapper
-# around sbatch may print others beside it, or drop the option.
+# around sbatch may print other lines too, or drop the option.
 _SUBMITTED = re.compile(
     r"^\s*(?:Submitted batch job )?(?P<id>\d+)(?:;\S+| on cluster \S+)?\s*$",
     re.ASCII | re.MULTILINE,

@@ -114,7 +114,7 @@ class LoginMachine:
 
 
 class SftpFiles:
-    """One SFTP session of the kept connection, used by one thread at a time."""
+    """One SFTP session of the open connection, used by one thread at a time."""
 
     def __init__(self, slurm: SshSlurmCommands) -> None:
         self._slurm = slurm
@@ -234,7 +234,7 @@ def is_folder(found: Any) -> bool:
 
 
 class SshSlurmCommands:
-    """Slurm's commands on a cluster's login node, over one kept connection.
+    """Slurm's commands on a cluster's login node, over one persistent connection.
 
     Args:
         name: name of the cluster in the configuration.
