@@ -36,7 +36,7 @@ class LocalExecutor(CallExecutor):
 
     Args:
         max_workers: processes at once; by default the number of CPUs.
-        folder: where calls and results are kept; by default in ~/.local/state.
+        folder: where calls and results are stored; by default in ~/.local/state.
         python: the interpreter; this one by default.
         progress: show a progress bar while waiting; None: if standard error is a terminal.
     """
@@ -169,12 +169,12 @@ class _ProcessMonitor:
         """Wait until every task has started, as the stdlib's executors do at the exit of Python."""
         del seconds  # processes are ended at once
         self.finished = True
-        told = time.monotonic() + _SILENT
+        notice_at = time.monotonic() + _SILENT
         try:
             while count := self._count_waiting():
-                if time.monotonic() > told:
+                if time.monotonic() > notice_at:
                     print(_WAITS.format(count), file=sys.stderr, flush=True)
-                    told = math.inf
+                    notice_at = math.inf
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
             print(_DROPPED.format(self._count_waiting()), file=sys.stderr)

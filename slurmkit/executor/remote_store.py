@@ -98,11 +98,11 @@ class RemoteStore:
             raise BadInput(f"{path} is not yours, so it is not removed")
         self._do(["rm"], f"rm -rf -- {shlex.quote(path)}")
 
-    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
+    def names(self, paths: Sequence[str], *, fresh: bool) -> Mapping[str, list[str] | OSError]:
         """List all folders in one command."""
         quoted = [shlex.quote(path) for path in paths]
         # A chmod makes the NFS client ask its server, and so see new files.
-        lines = [f"chmod 700 -- {' '.join(quoted)} 2>/dev/null"] if anew and quoted else []
+        lines = [f"chmod 700 -- {' '.join(quoted)} 2>/dev/null"] if fresh and quoted else []
         lines += [f"echo /; ls -A -- {path} 2>/dev/null || echo //" for path in quoted]
         listings: list[list[str]] = []
         for line in self._do(["ls"], *lines, ":").splitlines():
