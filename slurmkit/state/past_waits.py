@@ -30,7 +30,7 @@ _LIMITS = (3600, 4 * 3600, 86400)  # seconds; likewise
 _STEPS = ((89 * 60, 60), (47 * 3600, 3600), (math.inf, 86400))
 _CACHE_SECONDS = 3600.0  # waits of a month change slowly
 _RETRY_SECONDS = 600.0  # until a source that had no answer is asked again
-_DEADLINE = 5.0  # seconds that a plan waits for what is only good to know
+_DEADLINE = 5.0  # seconds that a plan waits for this optional information
 
 
 class AmountClass(NamedTuple):
@@ -198,8 +198,8 @@ def _span(value: int, ends: tuple[int, ...]) -> AmountClass:
 def load_past_waits(slurm: SlurmCommands, cluster: str) -> PastWaits:
     """Load the past waits of a cluster from the cache, or ask the first source that knows them.
 
-    What a source cannot tell within some seconds stays unknown for some minutes. Of a stand-in
-    for Slurm nothing is known.
+    A source that does not answer within some seconds is asked again after some minutes. A
+    stand-in for Slurm has no past waits.
     """
     key = cluster_key(slurm)
     if key is None:

@@ -29,8 +29,8 @@ _TASK = (
 )
 # Outside of the container, on each node. The name is pyxis' (container_scope global, or job).
 _REMOVE = 'enroot remove -f "pyxis_$1" || enroot remove -f "pyxis_${SLURM_JOB_ID}_$1"'
-# Those of the job's own tasks, which srun would refuse or warn about, and those that make it
-# another test.
+# Variables of the job's own tasks, which srun would refuse or warn about, and variables that
+# would change the test.
 _LEFT_OUT = (
     "SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU NCCL_TESTS_MIN_BW"
     " NCCL_TESTS_DEVICE NCCL_TESTS_SPLIT NCCL_TESTS_SPLIT_MASK"
@@ -232,7 +232,7 @@ class Preflight:
         return f"{measured}, but parts of them are good: the network between, or a passing trouble"
 
     def _why(self, node: str) -> str:
-        """The smallest failed group that it was in, the last of them: with a good one."""
+        """Describe the smallest failed group that has the node; of several, the last."""
         groups = [g for g in self.results if node in g and not self.results[g].good(self.least(g))]
         group = min(reversed(groups), key=len)
         others = folded([each for each in group if each != node])
