@@ -1,7 +1,7 @@
 """`--json`: one JSON shape for every command.
 
-Each output is one object with the keys `schema`, `taken` and `rows`. What is no row is a key beside
-them. docs/json.md lists the commands and their keys.
+Each output is one object with the keys `schema`, `taken` and `rows`. Facts about the
+answer as a whole are further keys. docs/json.md lists the commands and their keys.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class JsonOutput(msgspec.Struct, frozen=True):
         Args:
             rows: the rows.
             taken: when the data was read, epoch seconds; None for now.
-            beside: what is no row, by key.
+            beside: further keys of the object and their values.
         """
         return encode_rows(self.schema, rows, taken=taken, beside=beside)
 

@@ -185,8 +185,8 @@ def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     jobs = sent.look()
     if as_json:
         facts, rows = msgspec.to_builtins(sent.record), list(map(workflow_job_json, jobs.values()))
-        beside = {name: value for name, value in facts.items() if name != "jobs"}
-        as_json.print(rows, beside=beside)
+        further = {name: value for name, value in facts.items() if name != "jobs"}
+        as_json.print(rows, beside=further)
         return
     record = sent.record
     phase = {"sent": "", "sending": ", not completely submitted", "cancelled": ", cancelled"}

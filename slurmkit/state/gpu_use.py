@@ -158,7 +158,7 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         covered: share of the run that is covered by samples of utilization, 0 to 1. Mark what is
             below 0.5.
         last: epoch seconds of the last sample.
-        points: the curve, oldest first, at most 300 points; empty if it is not kept.
+        points: the curve, oldest first, at most 300 points; empty if it is not stored.
         step: seconds of one point; 0 without points.
     """
 
