@@ -499,8 +499,8 @@ def apply_command(
     outcomes = {_target_of(one.wanted): one for one in done}
     if as_json:
         rows = [_limit_facts(one, outcomes.get(_target_of(one))) for one in plan.wanted]
-        beside = {"cluster": plan.site.cluster, "dry_run": dry_run}
-        as_json.print(rows, beside={**beside, "moves": list(map(_move_facts, moves))})
+        further = {"cluster": plan.site.cluster, "dry_run": dry_run}
+        as_json.print(rows, beside={**further, "moves": list(map(_move_facts, moves))})
     else:
         for one in plan.wanted:
             _show_limit(one, outcomes.get(_target_of(one)))

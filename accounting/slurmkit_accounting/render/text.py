@@ -52,8 +52,8 @@ def table_columns(report: Report, names: Sequence[str] = ()) -> list[Column]:
     # `correction` is always shown, so that rows of corrections do not look like other rows, and so
     # is how much of a column is known.
     keys = (*report.meta.by, "correction")
-    beside = {one.known_of: one.name for one in report.columns if one.known_of}
-    chosen = chain.from_iterable((name, beside.get(name, "")) for name in (*keys, *names))
+    completeness = {one.known_of: one.name for one in report.columns if one.known_of}
+    chosen = chain.from_iterable((name, completeness.get(name, "")) for name in (*keys, *names))
     return [known[name] for name in dict.fromkeys(chosen) if name in known]
 
 
