@@ -82,7 +82,7 @@ def fairshare_command(*, everybody: bool, as_json: JsonOutput | None) -> None:
             if factor.weight_key
         }
         further = {"standing": words, "weights": weights, "factors": factors}
-        as_json.print(shares.rows, taken=shares.taken, beside=further)
+        as_json.print(shares.rows, taken=shares.taken, further=further)
         return
     print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]), fit=_FIT)
     click.echo()

@@ -33,26 +33,26 @@ class JsonOutput(msgspec.Struct, frozen=True):
         rows: Iterable[object],
         *,
         taken: float | None = None,
-        beside: Mapping[str, object] | None = None,
+        further: Mapping[str, object] | None = None,
     ) -> str:
         """Return the output as one line.
 
         Args:
             rows: the rows.
             taken: when the data was read, epoch seconds; None for now.
-            beside: further keys of the object and their values.
+            further: further keys of the object and their values.
         """
-        return encode_rows(self.schema, rows, taken=taken, beside=beside)
+        return encode_rows(self.schema, rows, taken=taken, further=further)
 
     def print(
         self,
         rows: Iterable[object],
         *,
         taken: float | None = None,
-        beside: Mapping[str, object] | None = None,
+        further: Mapping[str, object] | None = None,
     ) -> None:
         """Print the output; see `encode`."""
-        click.echo(self.encode(rows, taken=taken, beside=beside))
+        click.echo(self.encode(rows, taken=taken, further=further))
 
 
 def encode_rows(
@@ -60,12 +60,12 @@ def encode_rows(
     rows: Iterable[object],
     *,
     taken: float | None = None,
-    beside: Mapping[str, object] | None = None,
+    further: Mapping[str, object] | None = None,
 ) -> str:
     """Return rows as one line of JSON in the shape of every command; see `JsonOutput.encode`."""
     at = datetime.fromtimestamp(int(time.time() if taken is None else taken), UTC)
     when = f"{at:%Y-%m-%dT%H:%M:%SZ}"
-    envelope = {"schema": schema, "taken": when, "rows": list(rows), **(beside or {})}
+    envelope = {"schema": schema, "taken": when, "rows": list(rows), **(further or {})}
     return msgspec.json.encode(envelope).decode()
 
 

@@ -118,7 +118,7 @@ def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None
     }
     rows = [{"name": job} | plan_row(facts) for job, facts in jobs.items()]
     taken = min((plan.capabilities_taken for plan in planned.plans.values()), default=None)
-    as_json.print(rows, taken=taken, beside=name | further)
+    as_json.print(rows, taken=taken, further=name | further)
 
 
 def print_workflow_jobs(jobs: Mapping[str, WorkflowJobStatus]) -> None:

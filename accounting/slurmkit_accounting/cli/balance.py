@@ -261,7 +261,7 @@ def print_balances_as_json(found: Balances, as_json: JsonOutput) -> None:
         "ledger": found.source, "last_ingest": found.last_ingest, "everything": found.everything
     }  # fmt: skip
     rows = [_balance_facts(one) for one in found.rows]
-    as_json.print(rows, taken=found.taken, beside=further)
+    as_json.print(rows, taken=found.taken, further=further)
 
 
 def _balance_facts(one: Balance) -> dict[str, object]:

@@ -277,7 +277,7 @@ def _print_jobs(as_json: JsonOutput, run: RunFolder, ids: Mapping[str, Sequence[
         for name, job in record.jobs.items()
     ]
     further = {"run": record.name, "tests": record.tests, "folder": str(run.path) if ids else None}
-    as_json.print(rows, beside=further)
+    as_json.print(rows, further=further)
 
 
 def _wait(sent: SentWorkflow, workflow: str, name: str) -> bool:
@@ -473,7 +473,7 @@ def show_command(run: str | None, *, as_json: JsonOutput | None) -> None:
     folder = find_run(run)
     found, _ = _read(folder)
     if as_json:
-        as_json.print(found, beside={"run": folder.record.name})
+        as_json.print(found, further={"run": folder.record.name})
         return
     _print_measurements(found)
     _print_jobs_without_results(folder)

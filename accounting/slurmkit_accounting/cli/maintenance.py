@@ -52,7 +52,7 @@ def show_status(db: str | None, as_json: JsonOutput | None) -> None:
         further = {
             "ledger": current.source, "database_schema": current.schema, "size": current.size
         }  # fmt: skip
-        as_json.print(current.clusters, taken=current.made, beside=further)
+        as_json.print(current.clusters, taken=current.made, further=further)
     else:
         _show_status(current, host_zone_or_utc())
 
@@ -208,7 +208,7 @@ def retract_runs(
     with open_for_writing(db) as ledger:
         retracted = retract(ledger, jobs, cluster, undo=undo, dry_run=dry_run)
     if as_json:
-        as_json.print(retracted, beside={"undo": undo, "dry_run": dry_run})
+        as_json.print(retracted, further={"undo": undo, "dry_run": dry_run})
         return
     here = host_zone_or_utc()
     rows = [

@@ -130,7 +130,7 @@ def setup_command(
         rows = [
             msgspec.structs.replace(each, now=hide_password(each.now)) for each in proposal.values
         ]
-        as_json.print(rows, beside={**further, **done})
+        as_json.print(rows, further={**further, **done})
     else:
         _print_findings(found, proposal)
         _print_diff(diff)

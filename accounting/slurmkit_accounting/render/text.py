@@ -144,7 +144,7 @@ def as_csv(report: Report) -> str:
 def as_json(report: Report) -> str:
     """Return a line of JSON with `rows` and `meta`, at full precision; unknown values are null."""
     schema, meta = f"slurmkit.report.{report.meta.report}/1", report.meta
-    return encode_rows(schema, report.rows, taken=meta.made, beside={"meta": meta})
+    return encode_rows(schema, report.rows, taken=meta.made, further={"meta": meta})
 
 
 def _csv_value(value: Value) -> str:
