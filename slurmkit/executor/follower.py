@@ -27,7 +27,7 @@ from slurmkit.formats.display import printable
 _SOONEST, _LATEST = 0.02, 1.0  # shortest and longest seconds between two looks
 _CUT = (5.0, 30.0)  # the same while SSH is down
 _SHARE = 0.05  # the next look comes after this share of the time since the last result
-_REFRESH = 1.0  # seconds after which the NFS client has to ask its server again
+_REFRESH_SECONDS = 1.0  # after which the NFS client has to ask its server again
 _TROUBLE = (OSError, SshError)
 _HICCUP = 300.0  # seconds of filesystem or SSH trouble after which calls fail
 _NOT_OURS = (errno.EPERM, errno.EACCES, errno.ELOOP, errno.ENXIO)  # a link, a socket, not ours
@@ -253,7 +253,7 @@ class Follower:
         return any(came) or bool(given_up)
 
     def _list_folders(self, paths: list[str]) -> Mapping[str, list[str] | OSError]:
-        fresh = time.monotonic() - self._looked > _REFRESH
+        fresh = time.monotonic() - self._looked > _REFRESH_SECONDS
         self._looked = time.monotonic() if fresh else self._looked
         self._cut = None
         try:

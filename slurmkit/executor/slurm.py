@@ -324,7 +324,7 @@ class SlurmMonitor:
         return bool(self._to_stop)
 
     def finish(self, seconds: float) -> None:
-        """Wait until Slurm has taken every `scancel`; Slurm starts the jobs by itself."""
+        """Wait for some seconds until Slurm has taken every `scancel`; it starts jobs by itself."""
         end = time.monotonic() + seconds
         while self._to_stop and time.monotonic() < end:
             time.sleep(_PAUSE)

@@ -28,7 +28,7 @@ _SIZES = (1, 4, 8, 32)  # the largest of each class but the last: 1, 2-4, 5-8, 9
 _LIMITS = (3600, 4 * 3600, 86400)  # seconds; likewise
 # Times are written in minutes, hours or days, whichever has two digits (`format_distance`).
 _STEPS = ((89 * 60, 60), (47 * 3600, 3600), (math.inf, 86400))
-_CACHE_SECONDS = 3600.0  # waits of a month change slowly
+_CACHED_SECONDS = 3600.0  # waits of a month change slowly
 _RETRY_SECONDS = 600.0  # until a source that had no answer is asked again
 _DEADLINE = 5.0  # seconds that a plan waits for this optional information
 
@@ -220,7 +220,7 @@ def load_past_waits(slurm: SlurmCommands, cluster: str) -> PastWaits:
 
 
 def _cache_seconds(copy: PastWaits) -> float:
-    return _CACHE_SECONDS if copy.kinds else _RETRY_SECONDS
+    return _CACHED_SECONDS if copy.kinds else _RETRY_SECONDS
 
 
 def _read(cluster: str) -> PastWaits:

@@ -146,11 +146,11 @@ def _too_many_pending(length: int) -> list[str]:
         for name, text in request.cookies.items()
         if name.startswith(_cookie_prefix())
     ]
-    number, too_many = 1, []
+    logins, too_many = 1, []
     for begun, name, size in sorted(known, reverse=True):
-        number, length = number + 1, length + size
+        logins, length = logins + 1, length + size
         is_over = portal().now >= begun + STATE_SECONDS
-        if is_over or number > _MOST_PENDING or length > _LONGEST_PENDING:
+        if is_over or logins > _MOST_PENDING or length > _LONGEST_PENDING:
             too_many.append(name)
     return too_many
 

@@ -53,7 +53,7 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
         monthly: whether it handles months.
         apart: whether it runs in a thread of its own, and often. It is logged only when its result
             is new, and is not run again early when it fails.
-        own_thread: whether it runs in a thread of its own, but is logged and run again as usual.
+        own_thread: as `apart`, but it is logged and run again as usual.
     """
 
     name: str

@@ -19,7 +19,11 @@ _MOST_LINKS = 40  # as the kernel follows
 
 
 class _Place(NamedTuple):
-    """A file, a folder or a link on the way to a file; does the next part of the path exist?"""
+    """A file, a folder or a link on the way to a file.
+
+    Attributes:
+        next_exists: False only for a folder in which the next part of the path is missing.
+    """
 
     path: Path
     facts: os.stat_result

@@ -27,7 +27,7 @@ from slurmkit_containers.trust import LINE_STAYS, ReportProgress, ignore_progres
 WriteImage = Callable[[Path, ReportProgress], ImageOrigin]
 """Writes an image's squashfs file to a path in a new, private folder; returns what it knows."""
 
-ReimportMode = Literal["missing", "newer", "always"]
+ReimportMode = Literal["missing", "refresh", "always"]
 
 _PAUSE = 0.2  # seconds between two progress reports of a child process
 _OURS = re.compile(r"import-[0-9a-f]{32}-[a-z0-9_]+", re.ASCII)
@@ -82,7 +82,7 @@ def import_once(
     with _working(cache, reference, report) as work:
         found = cache.find(reference)
         new = found is not None and found.entry.made.begun >= started
-        if found is not None and (again == "missing" or (again == "newer" and new)):
+        if found is not None and (again == "missing" or (again == "refresh" and new)):
             cache.check(found, report=report)
             cache.used(found)
             return found, False

@@ -78,7 +78,7 @@ class ImportSource(msgspec.Struct, frozen=True):
         """
         if self.path is not None:
             return import_once(cache, self.reference, self._make, again="always", report=report)
-        how: ReimportMode = "newer" if again else "missing"
+        how: ReimportMode = "refresh" if again else "missing"
         return import_once(cache, self.reference, self._make, again=how, report=report)
 
     def _make(self, file: Path, report: ReportProgress) -> ImageOrigin:

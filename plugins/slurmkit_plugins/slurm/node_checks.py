@@ -61,9 +61,9 @@ def read_smi(conf: CheckSettings, state: "State") -> "Found":
         return [CheckResult("gpus", severity, why)], {}
     earlier = state.get("lanes", {})  # type: dict[str, int]
     lanes = {_text(gpu, "uuid"): _number(gpu.find(_LANES)) for gpu in gpus}
-    most = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
+    most_lanes = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
     results = check_gpus(gpus, expected, conf, earlier)
-    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": most}
+    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": most_lanes}
 
 
 def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
@@ -296,18 +296,18 @@ def read_nvlink(conf: CheckSettings, state: "State") -> "Found":
     if code or not links:
         return _skipped("nvlink", "no NVLink"), {}
     earlier = state.get("nvlinks", {})  # type: dict[str, int]
-    most = {uuid: max(active, earlier.get(uuid, 0)) for uuid, _, active in links}
+    most_links = {uuid: max(active, earlier.get(uuid, 0)) for uuid, _, active in links}
     results = compare_nvlinks(links, earlier)
     if results:
         try:
             mig = read_mig_gpus()
         except ValueError as error:
-            return [CheckResult("nvlink", "unknown", str(error))], {"nvlinks": most}
+            return [CheckResult("nvlink", "unknown", str(error))], {"nvlinks": most_links}
         links = [each for each in links if each[0] not in mig]
         results = compare_nvlinks(links, earlier)
     if not links:
-        return _skipped("nvlink", "all GPUs are in MIG mode"), {"nvlinks": most}
-    return results or [CheckResult("nvlink", "ok", "")], {"nvlinks": most}
+        return _skipped("nvlink", "all GPUs are in MIG mode"), {"nvlinks": most_links}
+    return results or [CheckResult("nvlink", "ok", "")], {"nvlinks": most_links}
 
 
 def compare_nvlinks(
@@ -337,10 +337,12 @@ def read_mig_gpus() -> "set[str]":
     Raises:
         ValueError: when nvidia-smi does not say.
     """
-    code, text = _run(["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"])
-    if code and "not a valid field" not in text:
-        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_first_line(text)}")
-    rows = [line.split(", ") for line in text.splitlines()]
+    query = ["--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"]
+    code, output = _run(["nvidia-smi", *query])
+    if code and "not a valid field" not in output:
+        first = _first_line(output)
+        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {first}")
+    rows = [line.split(", ") for line in output.splitlines()]
     return {row[0].strip() for row in rows if row[-1].strip() == "Enabled"}
 
 
