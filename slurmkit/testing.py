@@ -88,7 +88,7 @@ class FakeSlurm:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `slurmkit.slurm.commands.SlurmCommands.run`."""
+        """Answer one command with its function in `answers`."""
         del timeout, errors
         if list(argv) == ["sacct", "--version"]:
             return f"slurm {self._release}\n"
@@ -98,7 +98,7 @@ class FakeSlurm:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `slurmkit.slurm.commands.SlurmCommands.stream`."""
+        """Answer one command and yield the output line by line."""
         del timeout
         yield from io.StringIO(self.run(argv), newline="\n")
 

@@ -182,7 +182,7 @@ class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         by: notifiers, by name: `mail`, `webhook`, or a site's own.
-        budgets: addresses that get every notice of a budget, besides its PI.
+        budgets: addresses that get every notice of a budget, in addition to its PI.
     """
 
     by: tuple[str, ...] = ("mail",)
@@ -275,7 +275,7 @@ class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
-    """`[gpu_use]`: where the service gets from what GPUs really do, and for how long it is kept.
+    """`[gpu_use]`: the source of what GPUs really do, and how long the service stores it.
 
     Attributes:
         source: `exporters`: the service reads `slurmkit gpu-exporter` on the nodes of running GPU
@@ -290,7 +290,7 @@ class GpuUseSection(msgspec.Struct, frozen=True, kw_only=True):
         deadline: seconds in which a node must answer; a node that does not costs only its own
             samples.
         ask_days: runs that ended longer ago are not asked for.
-        curve_days: days for which the curve of each GPU is kept; summaries are kept for ever.
+        curve_days: days for which the curve of each GPU is stored; summaries are never deleted.
     """
 
     source: str = ""

@@ -429,9 +429,9 @@ def run_beside_earlier(
 def past_waits(ledger: Ledger, cluster: str, *, scope: Scope = EVERYTHING) -> PastWaits:
     """Return how long the jobs waited that started in the last 30 days, by kind of job.
 
-    A kind is told of if it had at least 20 jobs. To a reader who may not see sums over all runs it
-    is told of only if these were jobs of at least three users, and not more than half of them of
-    one user; and the number of jobs is rounded down to a multiple of 20.
+    A kind is reported if it had at least 20 jobs. A reader who may not see sums over all runs gets
+    less. Then a kind is reported only if its jobs were of at least three users, and not more than
+    half of them of one user; and the number of jobs is rounded down to a multiple of 20.
 
     Args:
         ledger: an open ledger.

@@ -1,7 +1,7 @@
 """A cache of images as squashfs files, found by reference and checked before use.
 
 For each image the folder has `ADDRESS.sqsh` and its record `ADDRESS.json`. The address is the
-image's digest, or the file's SHA-256 if there is no digest, so each content is kept once. Files
+image's digest, or the file's SHA-256 if there is no digest, so each content is stored once. Files
 are written under another name and renamed, so no process sees half a file. A lock file keeps
 processes on all machines apart.
 """
@@ -93,7 +93,7 @@ class ImageCache:
     """One folder of images.
 
     Args:
-        folder: absolute path; created with mode 0700 when the first image is kept.
+        folder: absolute path; created with mode 0700 when the first image is stored.
         owners: user ids whose files are trusted; by default the user's own and root.
     """
 
@@ -139,7 +139,7 @@ class ImageCache:
                 return None
             if found.st_size != entry.size or sha256_of(handle, report) != entry.sha256:
                 now = self._now(entry.address)
-                if now is not None and now.entry != entry:  # imported anew meanwhile
+                if now is not None and now.entry != entry:  # imported again meanwhile
                     return self.check(now, full=full, report=report)
                 raise ImageError(
                     f"{cached.path} has changed since its import: its size or SHA-256 differs; run:"

@@ -208,7 +208,7 @@ def prune_command(
     freed = format_bytes(sum(each.entry.size for each in removed))
     click.echo(f"{freed} {'would be ' if dry_run else ''}freed in {cache.folder}", err=True)
     if as_json:
-        as_json.print(map(_facts, removed), beside={"dry_run": dry_run})
+        as_json.print(map(_facts, removed), further={"dry_run": dry_run})
 
 
 @image_group.command("search", short_help="Search the catalogue of short names.")

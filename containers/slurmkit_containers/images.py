@@ -260,7 +260,7 @@ def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding], str]
     try:
         found = find_imported(canonical(image))
         if found is None:
-            return image_at_mirror(image), list(_not_kept(image, name, nodes)), ""
+            return image_at_mirror(image), list(_not_imported(image, name, nodes)), ""
         cache, cached = found
         cache.check(cached)
         cache.used(cached)
@@ -275,7 +275,7 @@ def _from_registry(image: Image, nodes: int) -> tuple[Image, list[Finding], str]
     return Image.parse(str(cached.path)), [_finding("note", message)], architecture
 
 
-def _not_kept(image: Image, name: str, nodes: int) -> Iterator[Finding]:
+def _not_imported(image: Image, name: str, nodes: int) -> Iterator[Finding]:
     if is_local(image):
         given = canonical(image).removeprefix(LOCAL_PREFIX)
         words = (

@@ -535,11 +535,11 @@ class _GpuSeries:
             job: Slurm's own job id.
             whole: whether the run held all GPUs of its nodes.
         """
-        said = self.holders() or self.jobs
-        if said and job not in said:
+        holders = self.holders() or self.jobs
+        if holders and job not in holders:
             return None
-        if said:
-            times, others = self._held(job), set[float]().union(*map(self._held, said - {job}))
+        if holders:
+            times, others = self._held(job), set[float]().union(*map(self._held, holders - {job}))
         else:
             every = {at for each in self._values.values() for at in each}
             times, others = (every if whole else set[float]()), set[float]()
@@ -566,9 +566,9 @@ class _GpuSeries:
         """
         if self.holders():
             by_job = {of: each for (field, of), each in self._values.items() if field == "holder"}
-            said = sorted({at for each in by_job.values() for at in each})
+            known = sorted({at for each in by_job.values() for at in each})
             mine = by_job.get(job, {})
-            return {at for at in self._sample_times() if _nearest(said, at) in mine}
+            return {at for at in self._sample_times() if _nearest(known, at) in mine}
         return {at for (_, of), each in self._values.items() if of == job for at in each}
 
     def _sample_times(self) -> set[float]:

@@ -23,7 +23,7 @@ from slurmkit.spec.jobspec import is_shell, script_header
 
 _HEAD_BYTES = 64 * 1024  # bytes of a file to search for #SBATCH lines
 _STANDARD_INPUT = Path("-")
-_SILENT_SECONDS = 1.0  # after which it is said that standard input has no end yet
+_SILENT_SECONDS = 1.0  # after which a notice says that standard input is still open
 _WAITING = (
     "slurmkit: waiting for the end of a batch script on standard input, as sbatch does without a"
     " script; to start a command: slurmkit submit -- COMMAND"

@@ -89,7 +89,7 @@ def capabilities_command(*, refresh: bool, as_json: JsonOutput | None) -> None:
         facts = {"age": age, "gres": gres_kinds(capabilities.nodes), "qos": qos, "hidden": hidden}
         whole = msgspec.structs.asdict(capabilities) | facts
         row = {name: value for name, value in whole.items() if name not in ("taken", "age")}
-        as_json.print([row], taken=capabilities.taken, beside={"age": age})
+        as_json.print([row], taken=capabilities.taken, further={"age": age})
         return
     _print_capabilities(capabilities, standing, check_pyslurm(slurm))
     for line in hidden:

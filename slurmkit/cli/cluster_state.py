@@ -162,11 +162,11 @@ def _gpus_json(
     *,
     only_free: bool,
 ) -> str:
-    beside = {"warnings": full.warnings, "seconds": full.seconds}
+    further = {"warnings": full.warnings, "seconds": full.seconds}
     if only_free:
         as_json = as_json.of(_FREE_SCHEMA)
-        return as_json.encode(free_gpus(rows), taken=full.taken, beside=beside)
-    return as_json.encode(gpus, taken=full.taken, beside=beside)
+        return as_json.encode(free_gpus(rows), taken=full.taken, further=further)
+    return as_json.encode(gpus, taken=full.taken, further=further)
 
 
 def _notes(full: GpuMap, gpus: Sequence[Gpu], rows: Sequence[NodeRow]) -> list[str]:
@@ -305,8 +305,8 @@ def nodes_command(partition: str, nodelist: str, state: str, *, as_json: JsonOut
     )
     rows = select_nodes(snapshot.rows, choice)
     if as_json:
-        beside = {"seconds": snapshot.seconds}
-        as_json.print(rows, taken=snapshot.taken, beside=beside)
+        further = {"seconds": snapshot.seconds}
+        as_json.print(rows, taken=snapshot.taken, further=further)
         return
     print_table(_COLUMNS, [_node_row(row) for row in rows], right=_NUMERIC, fit=_FIT)
     click.echo(f"{_count_nodes(rows)}; from slurmctld at {format_time(snapshot.taken)}", err=True)

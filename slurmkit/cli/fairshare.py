@@ -81,8 +81,8 @@ def fairshare_command(*, everybody: bool, as_json: JsonOutput | None) -> None:
             for factor in _FACTORS
             if factor.weight_key
         }
-        beside = {"standing": words, "weights": weights, "factors": factors}
-        as_json.print(shares.rows, taken=shares.taken, beside=beside)
+        further = {"standing": words, "weights": weights, "factors": factors}
+        as_json.print(shares.rows, taken=shares.taken, further=further)
         return
     print_table(_COLUMNS, map(_share_row, shares.rows), right=set(_COLUMNS[2:]), fit=_FIT)
     click.echo()

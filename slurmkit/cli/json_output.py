@@ -1,7 +1,7 @@
 """`--json`: one JSON shape for every command.
 
-Each output is one object with the keys `schema`, `taken` and `rows`. What is no row is a key beside
-them. docs/json.md lists the commands and their keys.
+Each output is one object with the keys `schema`, `taken` and `rows`. Facts about the
+answer as a whole are further keys. docs/json.md lists the commands and their keys.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class JsonOutput(msgspec.Struct, frozen=True):
         rows: Iterable[object],
         *,
         taken: float | None = None,
-        beside: Mapping[str, object] | None = None,
+        further: Mapping[str, object] | None = None,
     ) -> str:
         """Return the output as one line.
 
         Args:
             rows: the rows.
             taken: when the data was read, epoch seconds; None for now.
-            beside: what is no row, by key.
+            further: further keys of the object and their values.
         """
-        return encode_rows(self.schema, rows, taken=taken, beside=beside)
+        return encode_rows(self.schema, rows, taken=taken, further=further)
 
     def print(
         self,
         rows: Iterable[object],
         *,
         taken: float | None = None,
-        beside: Mapping[str, object] | None = None,
+        further: Mapping[str, object] | None = None,
     ) -> None:
         """Print the output; see `encode`."""
-        click.echo(self.encode(rows, taken=taken, beside=beside))
+        click.echo(self.encode(rows, taken=taken, further=further))
 
 
 def encode_rows(
@@ -60,12 +60,12 @@ def encode_rows(
     rows: Iterable[object],
     *,
     taken: float | None = None,
-    beside: Mapping[str, object] | None = None,
+    further: Mapping[str, object] | None = None,
 ) -> str:
     """Return rows as one line of JSON in the shape of every command; see `JsonOutput.encode`."""
     at = datetime.fromtimestamp(int(time.time() if taken is None else taken), UTC)
     when = f"{at:%Y-%m-%dT%H:%M:%SZ}"
-    envelope = {"schema": schema, "taken": when, "rows": list(rows), **(beside or {})}
+    envelope = {"schema": schema, "taken": when, "rows": list(rows), **(further or {})}
     return msgspec.json.encode(envelope).decode()
 
 

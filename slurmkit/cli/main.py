@@ -397,7 +397,7 @@ def _open_closed_streams() -> None:
     """Open /dev/null as the standard output and error that the caller closed, as with `>&-`."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            nothing = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - kept open
+            nothing = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open
             setattr(sys, name, nothing)
 
 

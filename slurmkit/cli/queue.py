@@ -220,8 +220,8 @@ def _filter(job_ids: tuple[str, ...], given: dict[str, Any]) -> QueueFilter:
 
 
 def _queue_json(queue: Queue, as_json: JsonOutput) -> str:
-    beside = {"seconds": queue.seconds}
-    return as_json.encode(queue.rows, taken=queue.taken, beside=beside)
+    further = {"seconds": queue.seconds}
+    return as_json.encode(queue.rows, taken=queue.taken, further=further)
 
 
 def _source(queue: Queue) -> str:

@@ -42,7 +42,7 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 @click.command("plan", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options()
 @json_option("slurmkit.plan/1", text="Print the plan as JSON.")
-@click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
+@click.option("--refresh", is_flag=True, help="Read the settings from Slurm, not from the cache.")
 def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -> int:
     """Show exactly what `slurmkit submit` would send, and whether the job can ever start.
 
@@ -78,7 +78,7 @@ def plan_command(*, as_json: JsonOutput | None, refresh: bool, **options: Any) -
     "--wait", "wait_for_it", is_flag=True, help="Wait for the job, and exit with its exit code."
 )
 @click.option("--force", is_flag=True, help="Submit in spite of errors, except unsafe ones.")
-@click.option("--refresh", is_flag=True, help="Read the cluster's settings anew, not from cache.")
+@click.option("--refresh", is_flag=True, help="Read the settings from Slurm, not from the cache.")
 @click.option(
     "--no-import", is_flag=True, help="Do not import the image first; each node fetches it."
 )
@@ -275,7 +275,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_row(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan for programs without the time that stands beside the rows."""
+    """Return a plan for programs without the time, which is a key next to the rows."""
     return {name: value for name, value in facts.items() if name != "capabilities_taken"}
 
 

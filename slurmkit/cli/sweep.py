@@ -78,7 +78,7 @@ def show_command(
     sweep = read_sweep_results(Cluster(), job_id)
     points = [p for p in sweep.points if wanted is None or p.state in wanted]
     if as_json:
-        as_json.print(points, beside={"sweep": sweep.first, "states": sweep.tally})
+        as_json.print(points, further={"sweep": sweep.first, "states": sweep.tally})
     elif as_csv:
         _print_csv(points)
     else:
@@ -132,7 +132,7 @@ def rerun_command(
             err=True,
         )
         if as_json:
-            as_json.print([], beside={"sweep": sweep.first})
+            as_json.print([], further={"sweep": sweep.first})
         return 0
     planned = plan(rerun_spec(sweep.runs[0], indices), cluster)
     print_findings(planned)
@@ -142,12 +142,12 @@ def rerun_command(
             f"not submitted: {len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
         )
     if as_json and dry_run:
-        as_json.print([{"job_id": None, "points": indices}], beside={"sweep": sweep.first})
+        as_json.print([{"job_id": None, "points": indices}], further={"sweep": sweep.first})
     if dry_run or not _confirm_rerun(len(indices), yes=yes):
         return 0
     job = cluster.submit(planned, again=sweep.first)
     if as_json:
-        as_json.print([{"job_id": job.id, "points": indices}], beside={"sweep": sweep.first})
+        as_json.print([{"job_id": job.id, "points": indices}], further={"sweep": sweep.first})
         return 0
     message = f"submitted job {job.id}: {len(indices):,} points of sweep {sweep.first} again"
     click.echo(job.id if parsable else message)

@@ -251,14 +251,14 @@ def _fitted_widths(
     steps = (gently, 0, len(least)), (tightly, len(least), len(left_out))
     for floors, first, last in steps:
         for count in range(first, last + 1):
-            kept = {place: sizes[place] for place in places if place not in left_out[:count]}
+            shown = {place: sizes[place] for place in places if place not in left_out[:count]}
             floor = {
                 place: floors.get(names[place], _NARROWEST_CELL)
-                for place in kept
+                for place in shown
                 if names[place] not in numbers
             }
             mark = len(_CUT_MARK) + 2 if count else 0
-            if widths := _shrink(kept, floor, room - mark - 2 * (len(kept) - 1)):
+            if widths := _shrink(shown, floor, room - mark - 2 * (len(shown) - 1)):
                 return widths
     return dict(enumerate(sizes))
 

@@ -156,7 +156,7 @@ def _print_sent_json(
     ]
     if verdicts is not None:
         rows = [row | {"verdict": verdicts.get(row["name"])} for row in rows]
-    as_json.print(rows, beside={"name": sent.record.name, "token": sent.token})
+    as_json.print(rows, further={"name": sent.record.name, "token": sent.token})
 
 
 def _refuse_errors(planned: WorkflowPlan, *, force: bool) -> None:
@@ -185,8 +185,8 @@ def show_command(workflow: str, *, as_json: JsonOutput | None) -> None:
     jobs = sent.look()
     if as_json:
         facts, rows = msgspec.to_builtins(sent.record), list(map(workflow_job_json, jobs.values()))
-        beside = {name: value for name, value in facts.items() if name != "jobs"}
-        as_json.print(rows, beside=beside)
+        further = {name: value for name, value in facts.items() if name != "jobs"}
+        as_json.print(rows, further=further)
         return
     record = sent.record
     phase = {"sent": "", "sending": ", not completely submitted", "cancelled": ", cancelled"}
@@ -368,5 +368,5 @@ def wait_command(workflow: str, *, timeout: float | None, as_json: JsonOutput | 
     code = wait_for_workflow(sent, timeout)
     if as_json and code in (0, 1):
         rows = [workflow_job_json(job) for job in sent.look().values()]
-        as_json.print(rows, beside={"name": sent.record.name, "token": sent.token})
+        as_json.print(rows, further={"name": sent.record.name, "token": sent.token})
     return code

@@ -112,13 +112,13 @@ def print_workflow_plan_json(planned: WorkflowPlan, as_json: JsonOutput) -> None
         for name, plan in planned.plans.items()
     }
     name = {"name": planned.workflow.name}
-    beside = {
+    further = {
         "findings": msgspec.to_builtins(planned.findings),
         "total": msgspec.to_builtins(add_up_estimates(planned.plans.values())),
     }
     rows = [{"name": job} | plan_row(facts) for job, facts in jobs.items()]
     taken = min((plan.capabilities_taken for plan in planned.plans.values()), default=None)
-    as_json.print(rows, taken=taken, beside=name | beside)
+    as_json.print(rows, taken=taken, further=name | further)
 
 
 def print_workflow_jobs(jobs: Mapping[str, WorkflowJobStatus]) -> None:

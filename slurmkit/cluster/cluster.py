@@ -83,7 +83,7 @@ class Cluster:
         self._pace = pace
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the cluster's name; the process that unpickles it connects anew.
+        """Pickle the cluster's name; the process that unpickles it connects again.
 
         Raises:
             TypeError: for a cluster with its own object to run Slurm's commands.

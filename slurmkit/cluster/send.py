@@ -223,7 +223,7 @@ def write_secrets(spec: JobSpec, cluster: Submitter) -> Iterator[Callable[[str],
     """Write a job's secrets to a file before it is sent; yield a function that sets its job id.
 
     Raises:
-        SlurmkitError: when the file cannot be written, or not be kept from others.
+        SlurmkitError: when the file cannot be written, or cannot be made private.
     """
     variables = secret_variables(spec)
     if not variables:

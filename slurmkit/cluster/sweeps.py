@@ -90,9 +90,9 @@ class ArrayRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def without_secrets(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
     """Return a spec without its secret variables, and their names."""
-    kept = secret_variables(spec)
-    open_ = {name: value for name, value in spec.environment.items() if name not in kept}
-    return msgspec.structs.replace(spec, environment=open_), tuple(kept)
+    secrets = secret_variables(spec)
+    open_ = {name: value for name, value in spec.environment.items() if name not in secrets}
+    return msgspec.structs.replace(spec, environment=open_), tuple(secrets)
 
 
 def save_record(cluster: Submitter, record: ArrayRecord, before: ArrayRecord | None = None) -> None:
@@ -178,12 +178,16 @@ def find_split_arrays(cluster: Submitter, firsts: Iterable[str]) -> dict[str, Sp
     slurmctld is asked once for all ids, slurmdbd for those that slurmctld has forgotten.
     """
     ids = list(dict.fromkeys(firsts))
-    kept = {job_id: record for job_id in ids if (record := load_record(cluster, job_id))}
+    records = {job_id: record for job_id in ids if (record := load_record(cluster, job_id))}
     try:
         rows = _read_rows(cluster, ids)
     except SlurmError:
         rows = {}
-    arrays = {i: split_array_of(kept[i]) for i in kept if i not in rows or _is_of(rows[i], kept[i])}
+    arrays = {
+        i: split_array_of(records[i])
+        for i in records
+        if i not in rows or _is_of(rows[i], records[i])
+    }
     others = [
         rows[i] for i in ids if i in rows and i not in arrays and parse_array_tag(rows[i].comment)
     ]

@@ -327,7 +327,7 @@ def _with_workflow(record: WorkflowRecord, workflow: Workflow) -> WorkflowRecord
 def submit_workflow(
     cluster: Submitter, plan: WorkflowPlan, *, file: Path | None = None, force: bool = False
 ) -> SentWorkflow:
-    """See `Cluster.submit_workflow`."""
+    """Send all jobs of a workflow, as `Cluster.submit_workflow` describes."""
     record = WorkflowRecord(
         token=secrets.token_hex(4),
         name=plan.workflow.name,
@@ -347,7 +347,7 @@ def submit_workflow(
 
 
 def find_workflow(cluster: Submitter, word: str) -> SentWorkflow:
-    """See `Cluster.workflow`."""
+    """Return a workflow by its token, or the latest of a name."""
     shelf = WorkflowRecords(cluster)
     record = shelf.find(word)
     if record is None and _TOKEN.fullmatch(word):

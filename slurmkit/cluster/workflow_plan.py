@@ -139,7 +139,7 @@ def plan_workflow(
         judged.add(key)
         plans[name] = job_plan
         if job_plan.capabilities_taken > site.capabilities.taken:
-            # The plan read the capabilities anew because of an error.
+            # The plan read the capabilities again because of an error.
             site = SiteState(cluster.capabilities(), site.standing)
     findings = (*check_workflow_dependencies(workflow, plans, site), *check_totals(plans, site))
     return WorkflowPlan(workflow=workflow, plans=plans, findings=findings)

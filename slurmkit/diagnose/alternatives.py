@@ -162,10 +162,10 @@ def _without_larger_changes(fits: Iterable[_Fit]) -> Iterator[_Fit]:
 
     That is a superset of the other's changes, or a further cut of the same amount.
     """
-    kept: list[_Fit] = []
+    yielded: list[_Fit] = []
     for fit in fits:
-        if not any(other.start <= fit.start and _covers(other, fit) for other in kept):
-            kept.append(fit)
+        if not any(other.start <= fit.start and _covers(other, fit) for other in yielded):
+            yielded.append(fit)
             yield fit
 
 

@@ -221,7 +221,7 @@ def _number_fact(
         words: formats a value.
         least: absolute difference below which values are alike.
         why: why values are unknown.
-        source: who said so.
+        source: where the values come from.
     """
     now, known = values[0], [each for each in values[1:] if each is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -232,8 +232,8 @@ def _number_fact(
     if now is None or not known:
         which = "of this run" if known else "of the earlier runs" if now is not None else ""
         unknown = f"{which}: {why}" if which else why
-        said = "" if now is None else words(now)
-        return ComparedFact(about=about, now=said, earlier=earlier, unknown=unknown, source=source)
+        shown = "" if now is None else words(now)
+        return ComparedFact(about=about, now=shown, earlier=earlier, unknown=unknown, source=source)
     apart = max(now - high, low - now)
     bound = high if now > high else low
     differs = apart > 0 and apart >= least and apart >= _APART * bound

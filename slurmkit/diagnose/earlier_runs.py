@@ -1,4 +1,4 @@
-"""A running job beside its earlier runs: same user, same name, same size."""
+"""A running job compared with its earlier runs: same user, same name, same size."""
 
 from __future__ import annotations
 

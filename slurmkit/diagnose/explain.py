@@ -129,7 +129,7 @@ def _running(cluster: JobCluster, row: QueueRow, question: RunningQuestion) -> E
 
 
 def _ended(cluster: JobCluster, job_id: str) -> Explanation:
-    """Explain the end of a job; one that ran until its end or its limit beside its earlier runs."""
+    """Explain the end of a job; compare one that ran to its end or limit with earlier runs."""
     found = explain_end(cluster, job_id)
     if found.state not in _COMPARED or found.ended is None:
         return found
@@ -147,7 +147,7 @@ def _ended(cluster: JobCluster, job_id: str) -> Explanation:
 def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Explanation:
     slurm = cluster.slurm
     sought = alternatives and not why_not_sought(slurm, row)
-    with ThreadPoolExecutor(1) as pool:  # sprio runs beside the other commands
+    with ThreadPoolExecutor(1) as pool:  # sprio runs in parallel with the other commands
         sprio = pool.submit(read_priority, slurm, row)
         snapshot = read_pending_snapshot(slurm, row, plans=sought)
     # Commands take an array's own id for all its pending tasks.

@@ -198,9 +198,9 @@ class UsableNode(msgspec.Struct, frozen=True):
 
 def consumable_tres(per_node: Tres) -> Tres:
     """Keep the TRES that a node has: CPUs, memory and GRES; a typed GPU replaces the total."""
-    kept = {n: v for n, v in per_node.items() if n in ("cpu", "mem") or n.startswith("gres/")}
-    typed = any(name.startswith("gres/gpu:") for name in kept)
-    return {name: value for name, value in kept.items() if not (typed and name == "gres/gpu")}
+    consumable = {n: v for n, v in per_node.items() if n in ("cpu", "mem") or n.startswith("gres/")}
+    typed = any(name.startswith("gres/gpu:") for name in consumable)
+    return {name: value for name, value in consumable.items() if not (typed and name == "gres/gpu")}
 
 
 def node_capacity(node: NodeRow) -> Tres:

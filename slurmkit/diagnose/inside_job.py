@@ -567,9 +567,9 @@ def read_stack(pid: int, proc: str = "/proc") -> "dict[str, Any]":
         return {"pid": pid, "lines": [], "problem": f"py-spy: {error}"}
     lines = done.stdout.decode("utf-8", "replace").splitlines()
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        problem = said[0][:200] if said else f"py-spy ended with {done.returncode}"
-        if re.search(r"(?i)permission|not permitted", " ".join(said)):
+        messages = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        problem = messages[0][:200] if messages else f"py-spy ended with {done.returncode}"
+        if re.search(r"(?i)permission|not permitted", " ".join(messages)):
             problem = "py-spy may not look into the process: ptrace is forbidden on this node"
         return {"pid": pid, "lines": [], "problem": problem}
     return {"pid": pid, "lines": [line[:300] for line in lines[:_STACK_LINES]], "problem": ""}

@@ -30,10 +30,10 @@ try:
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     found = os.fstat(file)
     piece = os.pread(file, most, max(0, found.st_size - most))
-    said = {"size": found.st_size, "modified": found.st_mtime}
+    facts = {"size": found.st_size, "modified": found.st_mtime}
 except OSError as error:
-    said = {"errno": error.errno or 5, "why": error.strerror or str(error)}
-sys.stdout.buffer.write(json.dumps(said).encode() + b"\\n" + piece)
+    facts = {"errno": error.errno or 5, "why": error.strerror or str(error)}
+sys.stdout.buffer.write(json.dumps(facts).encode() + b"\\n" + piece)
 """
 
 
@@ -72,12 +72,12 @@ def read_tail(machine: Machine, path: str, most: int, seconds: float = SECONDS) 
             return LogTail(file.read(most).decode("utf-8", "replace"), size, modified)
     head, _, piece = _read_in_time(path, most, seconds).partition(b"\n")
     try:
-        said = json.loads(head)
+        facts = json.loads(head)
     except ValueError:
         raise OSError("reading it ended without an answer") from None
-    if "why" in said:
-        raise OSError(said["errno"], said["why"], path)
-    return LogTail(piece.decode("utf-8", "replace"), said["size"], said["modified"])
+    if "why" in facts:
+        raise OSError(facts["errno"], facts["why"], path)
+    return LogTail(piece.decode("utf-8", "replace"), facts["size"], facts["modified"])
 
 
 def _read_in_time(path: str, most: int, seconds: float) -> bytes:

@@ -194,7 +194,7 @@ class RunningFinding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `stopped`, `blocked`, `throttled`, `data`, …: the order of `FINDING_KINDS`.
         text: what was found, with numbers.
-        source: what said so.
+        source: the command, file or service that reports it.
         taken: epoch seconds at which that was so; None if unknown.
         advice: what to do.
     """
@@ -219,7 +219,7 @@ class RunningFact(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         about: `GPUs`, `CPUs`, `Memory`, `Log` or `Earlier runs`.
         text: the fact with its numbers; `unknown` and why, if it is not known.
-        source: what said so; empty if nothing did.
+        source: what reports it; empty if nothing does.
         taken: epoch seconds at which that was so; None if unknown.
     """
 
@@ -289,7 +289,7 @@ class RunningExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about a run beside the same fact about earlier runs.
+    """One fact about a run, compared with the same fact about earlier runs.
 
     Attributes:
         about: `GPU use`, `power of a GPU`, `node`, `CPUs`, `data read`, …
@@ -298,7 +298,7 @@ class ComparedFact(msgspec.Struct, frozen=True, kw_only=True):
         differs: whether this run lies outside of what the earlier ones had, numbers by at least
             10 %; None where one side is unknown.
         unknown: why it is unknown.
-        source: what said so.
+        source: the command, file or service that reports it.
     """
 
     about: str
@@ -310,7 +310,7 @@ class ComparedFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A run beside the completed runs of the same user and job name before it.
+    """A run compared with the completed runs of the same user and job name before it.
 
     Attributes:
         text: how its run time compares; in one or two sentences what else differs.
@@ -319,7 +319,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         is_slower: whether it took at least 10 % longer than every one of them.
         earlier: job ids of the runs that it is compared with, newest first.
         facts: what was compared.
-        source: who kept these facts.
+        source: where these facts are stored.
         taken: epoch seconds up to which the source knows what runs did; None if unknown.
     """
 
@@ -340,7 +340,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         waiting: set for a pending job.
         running: set for a running job.
         ended: set for a job that has ended.
-        compared: a running or completed job beside its earlier runs; None where nobody keeps them.
+        compared: a running or completed job compared with its earlier runs; None where no source
+            stores them.
         notes: what could not be found out, and why.
         source: the command that gave the job's state.
         taken: epoch seconds at which Slurm was asked.

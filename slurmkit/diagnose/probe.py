@@ -284,7 +284,7 @@ def _left_out(answers: Mapping[str, ProbedNode]) -> Iterator[str]:
 
 
 def _step(row: QueueRow, nodes: Sequence[str]) -> list[str]:
-    """Return srun with one task on each of these nodes, beside the job's own steps.
+    """Return srun with one task on each of these nodes, in parallel with the job's own steps.
 
     `--overlap` and `--mem=0` let it share the CPUs, GPUs and memory that the other steps hold, on
     all releases (`step_mgr.c`, `stepmgr.c`: SSF_OVERLAP_FORCE).

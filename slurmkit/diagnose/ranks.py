@@ -62,7 +62,7 @@ _NCCL_TROUBLE = re.compile(
 _NCCL_RANKS = re.compile(
     r"Rank \d+ .*|Process \d+ on node .*|The missing ranks?: .*|\d+ ranks? ha(?:s|ve) .*"
 )
-_SAID: dict[WaitKind, str] = {
+_WAIT_WORDS: dict[WaitKind, str] = {
     "file": "waits for a file system",
     "pipe": "reads from a pipe, so it waits for another process",
     "timer": "sleeps until a timer ends",
@@ -224,7 +224,7 @@ def describe_state(process: ProcessFacts) -> str:
         return "has ended, and its parent has not noticed (zombie)"
     kind, place = usual_wait(process)
     if kind:
-        return f"{_SAID[kind]} ({place})"
+        return f"{_WAIT_WORDS[kind]} ({place})"
     return "runs" if process.states.get("R") else "sleeps and runs in turn"
 
 
@@ -413,7 +413,7 @@ def _own_kind(rank: JobRank) -> WaitKind:
 
 
 def _loading_kind(rank: JobRank) -> WaitKind:
-    """Return what a process beside the main one waits for, if that is how loaders wait."""
+    """Return what a process other than the main one waits for, if that is how loaders wait."""
     kinds = [usual_wait(each)[0] for each in rank.helpers if each.name not in _WRAPPERS]
     telling: tuple[WaitKind, ...] = ("file", "timer")
     return next((kind for kind in telling if kind in kinds), "")
@@ -474,11 +474,11 @@ def parse_nccl_problems(text: str) -> tuple[str, ...]:
 
 def nccl_finding(problems: Sequence[str], taken: float) -> RunningFinding | None:
     """Return the finding of what NCCL says; None if it names no problem."""
-    told = list(dict.fromkeys(_matching(problems, _NCCL_TROUBLE)))
-    if not told:
+    reports = list(dict.fromkeys(_matching(problems, _NCCL_TROUBLE)))
+    if not reports:
         return None
     who = [*_matching(problems, _NCCL_RANKS)]
-    text = "NCCL: " + "; ".join(dict.fromkeys([told[0], *who[-1:], *told[1:2]]))
+    text = "NCCL: " + "; ".join(dict.fromkeys([reports[0], *who[-1:], *reports[1:2]]))
     return RunningFinding(
         kind="nccl",
         text=text,

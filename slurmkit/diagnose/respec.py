@@ -1,7 +1,7 @@
 """A pending job's spec, rebuilt from what Slurm shows, and commands that change the job.
 
 Checks and limits are compared with the request of this spec. A command changes the job with
-`scontrol update`, or else submits its script anew and cancels it.
+`scontrol update`, or else submits its script again and cancels it.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def check_gpu_tres(case: CheckContext) -> Iterator[CheckFinding]:
             "no GPU-hours are counted, and limits on GPUs have no effect",
             *fix,
         )
-    elif untold := [name for name in missing if name in types]:
-        yield CheckFinding("warning", f"{_TRES} lacks {', '.join(untold)}",
+    elif untracked := [name for name in missing if name in types]:
+        yield CheckFinding("warning", f"{_TRES} lacks {', '.join(untracked)}",
                     "GPU-hours and limits cannot distinguish these GPU types", *fix)  # fmt: skip
     elif missing:
         yield CheckFinding("note", f"{_TRES} lacks {', '.join(missing)}",
@@ -138,10 +138,10 @@ def check_stored_fields(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that slurmdbd stores the comments, scripts and environments of jobs."""
     missing = [name for name in _STORE_FLAGS if name not in case.words("AccountingStoreFlags")]
     if missing:
-        kept = ",".join(sorted({*case.words("AccountingStoreFlags"), *missing}))
+        flags = ",".join(sorted({*case.words("AccountingStoreFlags"), *missing}))
         yield CheckFinding("note", f"AccountingStoreFlags lacks {', '.join(missing)}",
                     "not stored: " + "; ".join(_STORE_FLAGS[name] for name in missing),
-                    f"AccountingStoreFlags={kept}")  # fmt: skip
+                    f"AccountingStoreFlags={flags}")  # fmt: skip
 
 
 def check_gathering(case: CheckContext) -> Iterator[CheckFinding]:

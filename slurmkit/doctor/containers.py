@@ -87,8 +87,8 @@ def _why_no_namespace() -> str:
         raise SlurmkitError("unshare is not installed, so no user namespace was tried")
     argv = ["unshare", "--user", "--mount", "--map-root-user", "true"]
     done = subprocess.run(argv, capture_output=True, timeout=_PATIENCE, check=False)
-    said = done.stderr.decode("utf-8", "replace").strip()
-    return (said or f"exit code {done.returncode}") if done.returncode else ""
+    output = done.stderr.decode("utf-8", "replace").strip()
+    return (output or f"exit code {done.returncode}") if done.returncode else ""
 
 
 def check_enroot(case: CheckContext) -> Iterator[CheckFinding]:

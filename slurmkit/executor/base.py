@@ -66,7 +66,7 @@ class CallExecutor(concurrent.futures.Executor, ABC):
     @property
     @abstractmethod
     def _where(self) -> str:
-        """Name of the cluster (or `local`) under which records of runs are kept."""
+        """Name of the cluster (or `local`) under which records of runs are stored."""
 
     @abstractmethod
     def _send(self, run: CallRun, worker: str) -> CallRun:
@@ -279,7 +279,7 @@ class OrderedResults(Iterator[ReturnT]):
         self._end = None if timeout is None else time.monotonic() + timeout
 
     def __next__(self) -> ReturnT:
-        """Return the next result, or raise the exception of its call; neither is kept.
+        """Return the next result, or raise the exception of its call; neither is stored.
 
         Raises:
             TimeoutError: when the timeout ends first; call again to wait for the same result.

@@ -27,7 +27,7 @@ from slurmkit.formats.display import printable
 _SOONEST, _LATEST = 0.02, 1.0  # shortest and longest seconds between two looks
 _CUT = (5.0, 30.0)  # the same while SSH is down
 _SHARE = 0.05  # the next look comes after this share of the time since the last result
-_ANEW = 1.0  # seconds after which the NFS client has to ask its server again
+_REFRESH_SECONDS = 1.0  # after which the NFS client has to ask its server again
 _TROUBLE = (OSError, SshError)
 _HICCUP = 300.0  # seconds of filesystem or SSH trouble after which calls fail
 _NOT_OURS = (errno.EPERM, errno.EACCES, errno.ELOOP, errno.ENXIO)  # a link, a socket, not ours
@@ -63,7 +63,7 @@ class JobMonitor(Protocol):
         """At the exit of Python wait until tasks are started and ended, or say which are not.
 
         Args:
-            seconds: how long to wait for tasks to be ended; none is kept from starting.
+            seconds: how long to wait for tasks to be ended; starting them has no limit.
         """
         ...
 
@@ -73,7 +73,7 @@ class FollowedTask:
 
     Attributes:
         id: job id of the task.
-        left: the calls without a result, by index; only their futures are kept.
+        left: the futures of the calls without a result, by index.
         cancelled: indices of the calls that were cancelled.
         over_since: monotonic time in seconds since which it has ended.
     """
@@ -253,11 +253,11 @@ class Follower:
         return any(came) or bool(given_up)
 
     def _list_folders(self, paths: list[str]) -> Mapping[str, list[str] | OSError]:
-        anew = time.monotonic() - self._looked > _ANEW
-        self._looked = time.monotonic() if anew else self._looked
+        fresh = time.monotonic() - self._looked > _REFRESH_SECONDS
+        self._looked = time.monotonic() if fresh else self._looked
         self._cut = None
         try:
-            return self._store.names(paths, anew=anew)
+            return self._store.names(paths, fresh=fresh)
         except SshError as error:
             self._cut = error
             return {}

@@ -39,7 +39,7 @@ class CallFuture(concurrent.futures.Future[ResultT]):
     """The future of one call; `cancel` also ends a running call.
 
     It can be pickled. Unpickled, also by another process of the same user, it is attached to the
-    call anew, as by `attach`. A call of a `LocalExecutor` must have ended for that.
+    call again, as by `attach`. A call of a `LocalExecutor` must have ended for that.
 
     Attributes:
         index: index of the call among those sent together.
@@ -86,7 +86,7 @@ AttachRun = Callable[[str], list[CallFuture[Any]]]
 class _AttachedRun:
     """The futures of one run, attached together although they are unpickled one by one.
 
-    Those that were handed out are kept by their users only, for their results may be large. Each
+    Only users refer to the futures that were handed out: their results may be large. Each
     of them keeps the run, so that the next one that is unpickled belongs to the same attachment.
     """
 
@@ -95,7 +95,7 @@ class _AttachedRun:
         self._handed_out: WeakValueDictionary[int, CallFuture[Any]] = WeakValueDictionary()
 
     def hand_out(self, index: int) -> CallFuture[Any] | None:
-        """Return the future of a call; None when nobody kept it since it was handed out."""
+        """Return the future of a call; None when its user no longer has it."""
         future = self._waiting.pop(index, None) or self._handed_out.get(index)
         if future is not None:
             future.attached_run = self

@@ -36,7 +36,7 @@ class LocalExecutor(CallExecutor):
 
     Args:
         max_workers: processes at once; by default the number of CPUs.
-        folder: where calls and results are kept; by default in ~/.local/state.
+        folder: where calls and results are stored; by default in ~/.local/state.
         python: the interpreter; this one by default.
         progress: show a progress bar while waiting; None: if standard error is a terminal.
     """
@@ -136,7 +136,7 @@ class _ProcessMonitor:
                 self._waiting.append((job_id, argv, run.log(number)))
 
     def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:
-        """See `JobMonitor.look`; also start waiting tasks if there is room."""
+        """Return the state of tasks; first start waiting tasks if there is room."""
         with self._lock:
             self._start_waiting()
             waiting = {job_id for job_id, _, _ in self._waiting}
@@ -145,7 +145,6 @@ class _ProcessMonitor:
         }
 
     def describe_end(self, job_id: str) -> str:
-        """See `JobMonitor.describe_end`."""
         process = self._started.get(job_id)
         if process is None:
             return "another process started it, and this process cannot follow it"
@@ -154,7 +153,6 @@ class _ProcessMonitor:
         return f"its task ended with exit code {process.returncode}"
 
     def stop(self, job_ids: Iterable[str]) -> None:
-        """See `JobMonitor.stop`."""
         ids = set(job_ids)
         with self._lock:
             self._waiting = deque(each for each in self._waiting if each[0] not in ids)
@@ -165,19 +163,18 @@ class _ProcessMonitor:
                     process.terminate()
 
     def is_busy(self) -> bool:
-        """See `JobMonitor.is_busy`."""
         return self._count_waiting() > 0
 
     def finish(self, seconds: float) -> None:
-        """See `JobMonitor.finish`: like the stdlib, leave out no call at the end of a script."""
+        """Wait until every task has started, as the stdlib's executors do at the exit of Python."""
         del seconds  # processes are ended at once
         self.finished = True
-        told = time.monotonic() + _SILENT
+        notice_at = time.monotonic() + _SILENT
         try:
             while count := self._count_waiting():
-                if time.monotonic() > told:
+                if time.monotonic() > notice_at:
                     print(_WAITS.format(count), file=sys.stderr, flush=True)
-                    told = math.inf
+                    notice_at = math.inf
                 time.sleep(_PAUSE)
         except KeyboardInterrupt:
             print(_DROPPED.format(self._count_waiting()), file=sys.stderr)

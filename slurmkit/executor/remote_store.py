@@ -49,15 +49,14 @@ class RemoteStore:
         slurm.connection.ask = ask_in_main_thread(slurm.connection.ask)
 
     def modules(self) -> tuple[str, list[str]]:
-        """See `Store.modules`: the cluster has only the modules that are sent."""
+        """Return where the modules are that were sent; the cluster has no others."""
         return "", [send_own_code(self), self._slurm.folder]
 
     def has(self, name: str) -> bool:
-        """See `Store.has`."""
         return self.machine.exists(f"{self.folder}/{name}")
 
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
-        """See `Store.add`: sent as one tar file with a checksum."""
+        """Send a folder as one tar file with a checksum."""
         packed = _pack(files, folders)
         path = f"{self.folder}/{name}"
         aside = f"{posixpath.dirname(path)}/.{secrets.token_hex(8)}"
@@ -91,7 +90,6 @@ class RemoteStore:
                 return
 
     def remove(self, path: str) -> None:
-        """See `Store.remove`."""
         try:
             status = self.machine.files.call(lambda sftp: sftp.lstat(path))
         except FileNotFoundError:
@@ -100,11 +98,11 @@ class RemoteStore:
             raise BadInput(f"{path} is not yours, so it is not removed")
         self._do(["rm"], f"rm -rf -- {shlex.quote(path)}")
 
-    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
-        """See `Store.names`: all folders in one command."""
+    def names(self, paths: Sequence[str], *, fresh: bool) -> Mapping[str, list[str] | OSError]:
+        """List all folders in one command."""
         quoted = [shlex.quote(path) for path in paths]
         # A chmod makes the NFS client ask its server, and so see new files.
-        lines = [f"chmod 700 -- {' '.join(quoted)} 2>/dev/null"] if anew and quoted else []
+        lines = [f"chmod 700 -- {' '.join(quoted)} 2>/dev/null"] if fresh and quoted else []
         lines += [f"echo /; ls -A -- {path} 2>/dev/null || echo //" for path in quoted]
         listings: list[list[str]] = []
         for line in self._do(["ls"], *lines, ":").splitlines():
@@ -116,12 +114,10 @@ class RemoteStore:
         return {path: _no_such_folder(path) if "//" in names else names for path, names in each}
 
     def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         user = self._slurm.node.uid
         return self.machine.files.call(partial(_read_private, path=path, user=user))
 
     def mark(self, path: str) -> None:
-        """See `Store.mark`."""
         self.machine.files.call(lambda sftp: sftp.open(path, "w").close())
 
     def _make_folder(self, path: str) -> str:

@@ -280,7 +280,6 @@ class SlurmMonitor:
         self._whole: dict[str, WatchedJob] = {}  # ended tasks, once their codes were looked up
 
     def look(self, job_ids: Iterable[str]) -> Mapping[str, bool | None]:
-        """See `JobMonitor.look`."""
         self._try_to_stop()
         ids = set(job_ids)
         # An SSH outage tells nothing about a task: watch such tasks again.
@@ -293,7 +292,6 @@ class SlurmMonitor:
         return {job_id: _state(each.known) for job_id, each in self._watched.items()}
 
     def describe_end(self, job_id: str) -> str:
-        """See `JobMonitor.describe_end`."""
         known = self._watched[job_id].known
         if known.error is not None:
             return str(known.error)
@@ -318,17 +316,15 @@ class SlurmMonitor:
         return self._whole[job_id].info
 
     def stop(self, job_ids: Iterable[str]) -> None:
-        """See `JobMonitor.stop`."""
         self._to_stop |= set(job_ids)
         self._tried = 0.0
         self._try_to_stop()
 
     def is_busy(self) -> bool:
-        """See `JobMonitor.is_busy`."""
         return bool(self._to_stop)
 
     def finish(self, seconds: float) -> None:
-        """See `JobMonitor.finish`: Slurm starts the jobs, only `scancel` may be left to do."""
+        """Wait for some seconds until Slurm has taken every `scancel`; it starts jobs by itself."""
         end = time.monotonic() + seconds
         while self._to_stop and time.monotonic() < end:
             time.sleep(_PAUSE)

@@ -68,12 +68,12 @@ class Store(Protocol):
         """
         ...
 
-    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
+    def names(self, paths: Sequence[str], *, fresh: bool) -> Mapping[str, list[str] | OSError]:
         """List folders; the value is the error for a folder that cannot be read.
 
         Args:
             paths: paths of the folders.
-            anew: ask the file server, not the cache of the NFS client.
+            fresh: ask the file server, not the cache of the NFS client.
         """
         ...
 
@@ -109,19 +109,15 @@ class LocalStore:
 
     @property
     def folder(self) -> str:
-        """See `Store.folder`."""
         return str(self._base)
 
     def modules(self) -> tuple[str, list[str]]:
-        """See `Store.modules`."""
         return sys.prefix, [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "" is a folder here
 
     def has(self, name: str) -> bool:
-        """See `Store.has`."""
         return (self._base / name).is_dir()
 
     def add(self, name: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
-        """See `Store.add`."""
         path = self._base / name
         above = make_private_folder(path.parent)
         try:
@@ -136,7 +132,6 @@ class LocalStore:
                 raise write_error(str(path), error) from error
 
     def remove(self, path: str) -> None:
-        """See `Store.remove`."""
         try:
             owner = Path(path).lstat().st_uid
         except FileNotFoundError:
@@ -148,22 +143,19 @@ class LocalStore:
         except OSError:  # a job that was cancelled wrote its mark meanwhile
             shutil.rmtree(path)
 
-    def names(self, paths: Sequence[str], *, anew: bool) -> Mapping[str, list[str] | OSError]:
-        """See `Store.names`."""
-        return {path: _names(Path(path), anew=anew) for path in paths}
+    def names(self, paths: Sequence[str], *, fresh: bool) -> Mapping[str, list[str] | OSError]:
+        return {path: _names(Path(path), fresh=fresh) for path in paths}
 
     def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         return resultfiles.read_private(path)
 
     def mark(self, path: str) -> None:
-        """See `Store.mark`."""
         resultfiles.write_whole(path, b"")
 
 
-def _names(folder: Path, *, anew: bool) -> list[str] | OSError:
+def _names(folder: Path, *, fresh: bool) -> list[str] | OSError:
     try:
-        if anew:
+        if fresh:
             folder.chmod(0o700)  # a client of NFS asks its server, and sees what is new
         return [each.name for each in folder.iterdir()]
     except OSError as error:
@@ -182,7 +174,7 @@ def _fill(folder: Path, files: Mapping[str, bytes], folders: Sequence[str]) -> N
 
 
 def make_base_folder(folder: str | os.PathLike[str] | None) -> Path:
-    """Make the folder below which calls are kept, and return its path without links.
+    """Make the folder below which calls are stored, and return its path without links.
 
     Args:
         folder: a folder that the nodes share; by default in `$XDG_STATE_HOME` or ~/.local/state.

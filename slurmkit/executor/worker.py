@@ -36,7 +36,7 @@ _LARGE = 1 << 20  # bytes; a larger result has a file of its own
 _LOOK = 0.5  # seconds between two checks of the child: its own children may hold its pipe open
 _SAVING = 5.0  # seconds for a call to save its state; slurm.conf(5) KillWait is longer
 _STOPPED = 75  # EX_TEMPFAIL: there is more to do
-_KEPT = b"~"  # message of a child that has stopped for a checkpoint
+_CHECKPOINTED = b"~"  # message of a child that has stopped for a checkpoint
 _PATIENCE = 1.0  # seconds in which a signal to the whole task must reach this process too
 
 
@@ -136,7 +136,7 @@ class Task:
     def _hear(self, pipe: "Pipe") -> None:
         """Take the child's messages, one for each call; a large result is in a file already."""
         for data in pipe.read():
-            if data == _KEPT:
+            if data == _CHECKPOINTED:
                 self.stopped = True
                 return
             self.left.pop(0)
@@ -193,7 +193,7 @@ class Caller:
             result = None if is_wanted() else self._made(call)
             # Slurm's signal also ends processes that a call has started, and the call may raise.
             if result is None or (self._got_sigterm and result.kind == resultfiles.ERROR):
-                _write_all(pipe, resultfiles.sized(_KEPT))
+                _write_all(pipe, resultfiles.sized(_CHECKPOINTED))
                 return
             sign = b"+" if result.kind in (resultfiles.VALUE, resultfiles.LEFT_OUT) else b"-"
             data = resultfiles.dumped(result)
@@ -264,11 +264,11 @@ class Caller:
         import traceback  # noqa: PLC0415 - most calls need none
 
         trace = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
-        said = traceback.format_exception(type(error), error, trace)
+        lines = traceback.format_exception(type(error), error, trace)
         words = "".join(traceback.format_exception_only(type(error), error)).strip()
         differ = self._differ or differing(self._task.head["libraries"])
         missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
-        return _facts(words=words, trace="".join(said), differ=differ, missing=missing)
+        return _facts(words=words, trace="".join(lines), differ=differ, missing=missing)
 
 
 class Pipe:

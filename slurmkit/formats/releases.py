@@ -17,9 +17,9 @@ LOG_NAMES_RESTARTS_SINCE = (25, 11)
 EXIT_CODES_WHOLE_SINCE = (25, 11)
 
 # On these, up to the second exclusive, --cpus-per-task sets SLURM_TRES_PER_TASK, and srun refuses
-# that beside --ntasks-per-gpu, whatever is in it: `_validate_ntasks_per_gpu` in
+# that with --ntasks-per-gpu, whatever is in it: `_validate_ntasks_per_gpu` in
 # src/common/slurm_opt.c.
-CPUS_BESIDE_TASKS_PER_GPU_FAIL = (23, 11), (25, 5, 1)
+CPUS_WITH_TASKS_PER_GPU_FAIL = (23, 11), (25, 5, 1)
 
 
 def format_release(release: tuple[int, ...]) -> str:

@@ -45,7 +45,7 @@ def one_at_a_time(profile: SshProfile) -> Iterator[None]:
         lock = open_lock_file(profile.folder / _LOCK)
     except OSError as error:
         raise SlurmkitError(
-            f"cannot write in {profile.folder}: {error.strerror}; make the profile anew: slurmkit"
+            f"cannot write in {profile.folder}: {error.strerror}; make the profile again: slurmkit"
             f" ssh-config {profile.name}"
         ) from error
     with lock:

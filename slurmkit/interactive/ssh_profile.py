@@ -101,7 +101,7 @@ class SshProfile(msgspec.Struct, frozen=True):
     def bridge_command(self, address: KeeperAddress) -> list[str]:
         """Return the command that leads a connection into the running job.
 
-        srun holds output back until a line is full unless it is told not to.
+        Without `--unbuffered`, srun holds output back until a line is full.
         """
         return [
             "srun", f"--jobid={address.job_id}", f"--nodelist={address.node}",

@@ -186,7 +186,7 @@ def _keep_connected(
     It runs in the main thread: the login node may ask for a one-time code.
     """
     asked, made = time.monotonic(), connection.made
-    pauses, pause, refusals, told = iter(RECONNECT_PAUSES), _LOOK_SECONDS, 0, False
+    pauses, pause, refusals, notified = iter(RECONNECT_PAUSES), _LOOK_SECONDS, 0, False
     while True:
         with suppress(queue.Empty):
             return over.get(timeout=pause)
@@ -195,9 +195,9 @@ def _keep_connected(
             asked = time.monotonic()
         if connection.is_up and connection.made == made:
             continue
-        if not told:
+        if not notified:
             notice("the connection to the login node broke; connecting again")
-            pauses, refusals, told = iter(RECONNECT_PAUSES), 0, True
+            pauses, refusals, notified = iter(RECONNECT_PAUSES), 0, True
         try:
             connection.transport()
         except HostKeyRefused:
@@ -209,7 +209,7 @@ def _keep_connected(
             pause = next(pauses, RECONNECT_PAUSES[-1])
         else:
             notice("connected again")
-            made, pause, told = connection.made, _LOOK_SECONDS, False
+            made, pause, notified = connection.made, _LOOK_SECONDS, False
 
 
 def _start_thread(function: Callable[..., None], *args: object) -> None:

@@ -207,11 +207,11 @@ def address():
     return "" if found.startswith("127.") else found
 
 c = get_config()
-beside = Path(__file__).with_name
-token = beside("token").read_text().strip()
+sibling = Path(__file__).with_name
+token = sibling("token").read_text().strip()
 apps = [c.ServerApp] + ([c.NotebookApp] if 0 < major("notebook") < 7 else [])
 for app in apps:
-    app.ip, app.port = address(), json.loads(beside("server.json").read_text())["port"]
+    app.ip, app.port = address(), json.loads(sibling("server.json").read_text())["port"]
     app.port_retries, app.open_browser = 0, False
     if app is not c.ServerApp or major("jupyter_server") < 2:
         app.token, app.password = token, ""

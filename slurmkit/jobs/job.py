@@ -254,7 +254,7 @@ class Job:
             follow: also yield new output, across requeues, until the job has ended.
             lines: begin with the last so many lines of the file; all by default.
             file: which of the job's files; its standard output by default.
-            notice: called with a message when the job waits, or starts its file anew.
+            notice: called with a message when the job waits, or rewrites its file.
 
         Raises:
             BadInput: for an array or a plan, whose parts each have a file of their own.

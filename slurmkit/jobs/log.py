@@ -25,7 +25,7 @@ _FILE_SECONDS = 0.5  # between two looks at a file that is followed
 _LATE_SECONDS = 10.0  # a running job without a file for that long is worth a message
 MAX_PIECE = 1 << 22  # bytes of one piece
 _CHUNK = 1 << 16
-_MEMORY = 64  # bytes before the offset, kept to see whether the file was written anew
+_MEMORY = 64  # bytes before the offset, stored to see whether the file was rewritten
 
 
 class LogRequest(msgspec.Struct, frozen=True):
@@ -34,8 +34,8 @@ class LogRequest(msgspec.Struct, frozen=True):
     Attributes:
         file: which of the job's files.
         lines: begin with the last so many lines of the file; None for all.
-        notice: called with a message when the job waits, has written nothing yet, starts its file
-            anew, or has files of its ranks.
+        notice: called with a message when the job waits, has written nothing yet, rewrites its
+            file, or has files of its ranks.
     """
 
     file: LogFile
@@ -103,7 +103,7 @@ class _Follower:
         self._info = info
         self._tail: FileTail | None = None
         self._run: tuple[int | None, str] | None = None  # submit time and nodes
-        self._said: set[object] = set()
+        self._notices_given: set[object] = set()
         self._late_at = 0.0
         self._take(info)
 
@@ -114,7 +114,7 @@ class _Follower:
         except SshError as error:
             self._say("line", f"{error}; trying again")
         else:
-            self._said.discard("line")
+            self._notices_given.discard("line")
 
     def look(self, info: JobInfo, watch: Watch) -> Iterator[bytes]:
         """Yield new output, and give notice of what keeps the job from writing."""
@@ -123,7 +123,7 @@ class _Follower:
         if watch.trouble:
             self._say("trouble", f"{watch.trouble}; asking again")
         else:
-            self._said.discard("trouble")
+            self._notices_given.discard("trouble")
         if words := _rank_files_notice(self._machine, self._tail, self._ask.file):
             self._say("ranks", words)
         yield from self._read()
@@ -144,7 +144,7 @@ class _Follower:
         """Store new facts and find the file again: another run may write to another file."""
         self._info = info
         if info.state == "PENDING":
-            if info.submitted not in self._said:
+            if info.submitted not in self._notices_given:
                 requeued = _was_requeued(self._slurm, info)
                 words = _describe_waiting(info, requeued=requeued)
                 self._say(info.submitted, f"{words}; waiting")
@@ -175,8 +175,8 @@ class _Follower:
             )
 
     def _say(self, about: object, words: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
+        if about not in self._notices_given:
+            self._notices_given.add(about)
             self._ask.notice(words)
 
 
@@ -278,10 +278,10 @@ def find_log_path(slurm: SlurmCommands, info: JobInfo, which: LogFile) -> str | 
 
 
 def _path_in_database(slurm: SlurmCommands, info: JobInfo, field: str) -> str | None:
-    kept = read_output_pattern(slurm, info, field)
-    if kept is None or _is_named_by_restarts(slurm, kept[0]):
+    stored = read_output_pattern(slurm, info, field)
+    if stored is None or _is_named_by_restarts(slurm, stored[0]):
         return None
-    return fill_output_path(kept[0], info, kept[1])
+    return fill_output_path(stored[0], info, stored[1])
 
 
 def _is_named_by_restarts(slurm: SlurmCommands, pattern: str) -> bool:
@@ -386,7 +386,7 @@ class FileTail:
         on: the machine that has the file; this one by default.
 
     Attributes:
-        rewritten: whether the last read found the file emptied or written anew, e.g. by a requeued
+        rewritten: whether the last read found the file emptied or rewritten, e.g. by a requeued
             job, and began again at its start.
     """
 

@@ -294,12 +294,14 @@ def newest_job_runs(runs: Sequence[JobInfo], rows: Sequence[QueueRow] = ()) -> l
         runs: runs in sacct, in the order of submit.
         rows: rows of squeue. If they are newer, all of `runs` may belong to an older job.
     """
-    kept: list[JobInfo] = []
+    newest: list[JobInfo] = []
     until = float("-inf")
     for run in runs:
-        if kept and ((run.submitted or 0) > until + _REQUEUE_SECONDS or run.user != kept[-1].user):
-            kept, until = [], float("-inf")
-        kept.append(run)
+        if newest and (
+            (run.submitted or 0) > until + _REQUEUE_SECONDS or run.user != newest[-1].user
+        ):
+            newest, until = [], float("-inf")
+        newest.append(run)
         until = max(until, run.ended or float("inf"))
     first = min((row.submitted or 0 for row in rows), default=until)
-    return kept if first <= until + _REQUEUE_SECONDS else []
+    return newest if first <= until + _REQUEUE_SECONDS else []

@@ -159,7 +159,7 @@ class OutcomeEvidence(msgspec.Struct, frozen=True, kw_only=True):
         runs: all runs of this job in sacct, oldest first.
         restarts: ended runs in the job's own history.
         steps: allocation and steps of the last run.
-        memory_said: whether slurmstepd wrote "exceeded memory limit" to the log.
+        has_memory_message: whether slurmstepd wrote "exceeded memory limit" to the log.
         first_failure: the rank that failed first, if the log tells.
         log: path of the job's output.
     """
@@ -167,7 +167,7 @@ class OutcomeEvidence(msgspec.Struct, frozen=True, kw_only=True):
     runs: Sequence[JobInfo] = ()
     restarts: tuple[RunRecord, ...] = ()
     steps: Sequence[SacctStep] = ()
-    memory_said: bool = False
+    has_memory_message: bool = False
     first_failure: RankFailure | None = None
     log: str | None = None
 
@@ -254,7 +254,7 @@ def _read_one_outcome(slurm: SlurmCommands, info: JobInfo, runs: Sequence[JobInf
         runs=tuple(runs),
         restarts=read_history(slurm, info.job_id) if len(runs) > 1 else (),
         steps=steps,
-        memory_said=any(map(MEMORY_MESSAGE.search, (end, first))),
+        has_memory_message=any(map(MEMORY_MESSAGE.search, (end, first))),
         first_failure=_first_failure(slurm, info, end),
         log=_log_path(slurm, info, LogFile()) if info.started else None,
     )
@@ -295,7 +295,7 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
     codes, number = _exit_and_signal(info, known.steps)
     # Memory polling kills as root, but sacct may name the step's owner.
     over_memory = (
-        (known.memory_said and _is_killed(info, known.steps))
+        (known.has_memory_message and _is_killed(info, known.steps))
         or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
         or _out_of_memory_step(info, known.steps) is not None
     )
@@ -419,7 +419,7 @@ def _describe_out_of_memory(outcome: Outcome, info: JobInfo, known: OutcomeEvide
     of = f" of {limit}" if limit else ""
     if lost := _out_of_memory_step(info, known.steps):
         return f"out of memory: step {lost.step_id} used more than its limit{of} (source: sacct)"
-    source = "the step's message in the log" if known.memory_said else "memory use in sacct"
+    source = "the step's message in the log" if known.has_memory_message else "memory use in sacct"
     return f"out of memory: a step used more than its limit{of} and was killed (source: {source})"
 
 

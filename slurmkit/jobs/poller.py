@@ -313,7 +313,7 @@ def update_watched(job_id: str, before: WatchedJob, seen: PollResult) -> Watched
     if info is not None and info.is_over and not _is_earlier_run(info, before.info):
         return WatchedJob(info, over=True)
     if isinstance(seen.silent, DatabaseDown | SlurmTimeout):
-        return before._replace(gone_since=None)  # sacct said nothing: the grace starts anew
+        return before._replace(gone_since=None)  # sacct gave no answer: the grace starts again
     return _known_missing(job_id, before._replace(gone_since=since), info, seen.now)
 
 

@@ -124,7 +124,7 @@ def wait_until_ready(
             only while the job runs: an earlier run may have left an address.
         notice: called with a line that says why the job waits, or that it runs.
         no_answer: returns the message of `NotOver`: what is still missing, and where to look.
-        patience: seconds that the program may take once the job runs. They begin anew when the
+        patience: seconds that the program may take once the job runs. They start again when the
             job is requeued.
         why_pending: makes words of why a job waits, from the meaning of its pending reason.
         waiting_for: the event that a running job still lacks, e.g. "Jupyter to answer"; without

@@ -20,7 +20,7 @@ from slurmkit.spec.sweep import Sweep, mark_parameters
 from slurmkit.state.arrays import format_indices
 
 TASK_ID_VARIABLE = "SLURMKIT_ARRAY_TASK_ID"
-"""The index of a task in the user's array; Slurm numbers each of several arrays anew."""
+"""The index of a task in the user's array. Slurm numbers each part of a split array by itself."""
 _SLURMS = re.compile(r"(?<![A-Za-z_])SLURM_ARRAY_TASK_(ID|MIN|MAX|COUNT)\b")
 _TASK_PATTERN = re.compile(r"%\d*a")
 _ARRAY_PATTERN = re.compile(r"%\d*[Aj]")

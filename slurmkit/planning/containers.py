@@ -55,7 +55,7 @@ _NAME_SHARED = (
     " most of them fail; leave --container-name out, or let one task run after the other:"
     " --array={}%1"
 )
-_NAME_KEPT = (
+_NAME_REUSED = (
     "each node keeps its own container {!r}; where one of that name exists, it is used as it is,"
     " whatever image it was made of; remove it on the node: enroot remove {}"
 )
@@ -418,7 +418,7 @@ def check_enroot_variables(spec: JobSpec) -> Iterator[Finding]:
 def check_shared_containers(
     spec: JobSpec, container: Container, runtime_name: str
 ) -> Iterator[Finding]:
-    """Report a kept name or a saved file that several nodes or tasks of an array would share.
+    """Report a container name or a saved file that several nodes or tasks of an array would share.
 
     pyxis does not replace Slurm's patterns (`%a`) in either. Tasks on one node that create a
     container of one name do not wait for each other; slurmkit's own lines for enroot do.
@@ -429,7 +429,7 @@ def check_shared_containers(
         yield error("container-name", message, "--container-name")
     elif container.name and container.source is not None and ":" not in container.name:
         on_disk = f"{'pyxis_' * (runtime_name == 'pyxis')}{container.name}"
-        message = _NAME_KEPT.format(container.name, on_disk)
+        message = _NAME_REUSED.format(container.name, on_disk)
         yield note("container-name", message, "--container-name")
     if container.save is None:
         return

@@ -31,7 +31,7 @@ slurmkit_file=$slurmkit_file/$SLURM_CLUSTER_NAME/${SLURM_ARRAY_JOB_ID:-$SLURM_JO
 until [ -r "$slurmkit_file" ]; do
   slurmkit_try=$((slurmkit_try + 1))
   if [ "$slurmkit_try" -gt 60 ]; then
-    echo "slurmkit: $slurmkit_file is not there (any more): submit the job anew, with slurmkit" >&2
+    echo "slurmkit: $slurmkit_file is not there (any more): submit the job again, with slurmkit" >&2
     exit 1
   fi
   sleep 1

@@ -124,7 +124,7 @@ def _with_cpus(
     least = gpus * (spec.cpus_per_gpu or 0)
     if gpus * per_gpu > cpus * on_each and not layout.gpus_in_all:
         least = gpus * per_gpu
-    # Beside a number of tasks --mincpus only selects nodes: Slurm gives the CPUs of the tasks.
+    # With a number of tasks, --mincpus only selects nodes: Slurm gives the CPUs of the tasks.
     fewest = 0 if spec.ntasks else spec.mincpus or 0
     if spec.script is None:  # a command's own tasks would undo --mincpus
         cpus = max(cpus, -(-fewest // on_each))

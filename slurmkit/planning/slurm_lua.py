@@ -26,7 +26,7 @@ def site_lua(capabilities: Capabilities) -> str:
         [
             "-- What job_submit.lua refuses with, and the limits of each partition's nodes.",
             f"-- Made by `slurmkit config slurm-lua`, Slurm {release}, {taken};",
-            "-- to be made anew when nodes change.",
+            "-- make it again when nodes change.",
             "return {",
             *_table_lines("words", _messages(several=shares_across_gpus(capabilities.config))),
             "    partitions = {",

@@ -64,7 +64,7 @@ _SET_BY_JOB_SCRIPT = (
     "SLURMKIT_RESTART_REASON",
     "SLURMKIT_RUN",
 )
-_KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_RETAINED_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 # The user's own formats, which sbatch passes on to the job.
 _PASSED_TO_JOB = ("SLURM_TIME_FORMAT", "SQUEUE_FORMAT", "SACCT_FORMAT")
 _PARSEABLE_OUTPUT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
@@ -131,7 +131,6 @@ class LocalSlurmCommands:
 
     @property
     def calls(self) -> int:
-        """See `SlurmCommands.calls`."""
         return self._calls
 
     def run(
@@ -142,7 +141,6 @@ class LocalSlurmCommands:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `SlurmCommands.run`."""
         self._calls += 1
         with _memory_file("stdin") as input_file, _memory_file("stderr") as error_file:
             input_file.write((stdin or "").encode())
@@ -164,7 +162,6 @@ class LocalSlurmCommands:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `SlurmCommands.stream`."""
         self._calls += 1
         with (
             _memory_file("stderr") as error_file,
@@ -344,15 +341,17 @@ def environment_for(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str
     Commands whose output we parse are made to print epoch seconds, and an array's tasks in full.
     sbatch passes its environment on to the job, so nothing is added for it.
     """
-    kept = {name: value for name, value in environ.items() if not is_harmful_variable(name, argv)}
-    return kept | added_variables(argv)
+    remaining = {
+        name: value for name, value in environ.items() if not is_harmful_variable(name, argv)
+    }
+    return remaining | added_variables(argv)
 
 
 def is_harmful_variable(name: str, argv: Sequence[str]) -> bool:
     """Tell whether an environment variable would silently change a Slurm command."""
     handed_on = _submits(argv) and name in _PASSED_TO_JOB
     return name in _SET_BY_JOB_SCRIPT or (
-        name.startswith(_REMOVED_PREFIXES) and name not in _KEPT_VARIABLES and not handed_on
+        name.startswith(_REMOVED_PREFIXES) and name not in _RETAINED_VARIABLES and not handed_on
     )
 
 
@@ -375,7 +374,7 @@ def slurm_error(command: str, output: str, code: int) -> SlurmError:
         kind = DatabaseDown if command in _ASK_SLURMDBD else ControllerDown
     if kind in _ADVICE:
         return kind(f"{_ADVICE[kind]} ({words})")
-    return kind(words or f"{command} failed with exit code {code} and said nothing")
+    return kind(words or f"{command} failed with exit code {code} and printed nothing")
 
 
 def decode_output(output: bytes) -> str:

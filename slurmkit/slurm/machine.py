@@ -115,12 +115,10 @@ class LocalMachine:
 
     @property
     def name(self) -> str:
-        """See `Machine.name`."""
         return os.uname().nodename.partition(".")[0]
 
     @property
     def user(self) -> str:
-        """See `Machine.user`."""
         try:
             return pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
@@ -129,7 +127,7 @@ class LocalMachine:
 
     @property
     def folder(self) -> str:
-        """See `Machine.folder`.
+        """The current directory.
 
         Raises:
             BadInput: when the current directory is gone or not accessible.
@@ -142,7 +140,6 @@ class LocalMachine:
             ) from error
 
     def groups(self, user: str) -> tuple[str, ...]:
-        """See `Machine.groups`."""
         try:
             ids = os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
         except KeyError:
@@ -150,21 +147,18 @@ class LocalMachine:
         return tuple(name for gid in ids if (name := _group_name(gid)))
 
     def uid(self, user: str) -> int | None:
-        """See `Machine.uid`."""
         try:
             return pwd.getpwnam(user).pw_uid
         except KeyError:
             return None
 
     def login(self, uid: int) -> str | None:
-        """See `Machine.login`."""
         try:
             return pwd.getpwuid(uid).pw_name
         except (KeyError, OverflowError):
             return None
 
     def exists(self, path: str) -> bool:
-        """See `Machine.exists`."""
         try:
             Path(path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -172,15 +166,12 @@ class LocalMachine:
         return True
 
     def modified(self, path: str) -> float:
-        """See `Machine.modified`."""
         return Path(path).stat().st_mtime
 
     def open(self, path: str) -> BinaryIO:
-        """See `Machine.open`."""
         return open_regular_file(Path(path))
 
     def dial(self, node: str, port: int) -> PortConnection:
-        """See `Machine.dial`."""
         import socket  # noqa: PLC0415 - few need it
 
         line = socket.create_connection((node, port), timeout=3)

@@ -143,7 +143,7 @@ class Container(
         if self.image is None and self.name is None:
             raise BadInput(
                 "a container needs an image, e.g. ubuntu:24.04, or the name of a container that"
-                " is kept on the nodes"
+                " exists on the nodes"
             )
         if self.image is not None:
             Image.parse(self.image)

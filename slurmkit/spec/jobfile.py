@@ -143,19 +143,19 @@ def sbatch_only_options(path: Path) -> tuple[str, ...]:
 
 def _split_script(text: str) -> tuple[list[tuple[str, str]], str]:
     """Split a script into its options and the script without their lines."""
-    kept: list[str] = []
+    remaining: list[str] = []
     pairs: list[tuple[str, str]] = []
     first = script_header(text)
     for number, line in enumerate(first, 1):
         magic = next((word for word in DIRECTIVE_PREFIXES if line.startswith(word)), None)
         if magic is None:
-            kept.append(line)
+            remaining.append(line)
             continue
         try:
             pairs += parse_directive(line.removeprefix(magic))
         except BadInput as error:
             raise BadInput(f"line {number}: {error}") from error
-    return pairs, "\n".join([*kept, *text.split("\n")[len(first) :]])
+    return pairs, "\n".join([*remaining, *text.split("\n")[len(first) :]])
 
 
 def _load_text(path: Path) -> str:

@@ -348,8 +348,8 @@ def with_options(spec: JobSpec, pairs: OptionPairs) -> JobSpec:
     """
     changed = list(pairs)
     if passed := [n for n, value in changed if not value and n in spec.options]:
-        kept = {n: value for n, value in spec.options.items() if n not in passed}
-        spec = msgspec.structs.replace(spec, options=kept)
+        remaining = {n: value for n, value in spec.options.items() if n not in passed}
+        spec = msgspec.structs.replace(spec, options=remaining)
         changed = [pair for pair in changed if pair[0] not in passed]
     gone = {_field_name(name): _value_without(name) for name, value in changed if not value}
     given = parse_options((name, value) for name, value in changed if value)

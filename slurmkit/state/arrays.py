@@ -73,8 +73,8 @@ def merge_pending_rows(rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
         return rows
     replaced: dict[str, QueueRow | None] = {row.job_id: None for group in groups for row in group}
     replaced.update((group[0].job_id, _merged_row(group)) for group in groups)
-    kept = (replaced.get(row.job_id, row) for row in rows)
-    return [row for row in kept if row is not None]
+    merged = (replaced.get(row.job_id, row) for row in rows)
+    return [row for row in merged if row is not None]
 
 
 def _merged_row(rows: tuple[QueueRow, ...]) -> MergedArrayRow:

@@ -45,9 +45,11 @@ def read_pyxis_settings(config: Mapping[str, str]) -> PyxisSettings | None:
     Args:
         config: settings of slurm.conf, as `scontrol show config` names them.
     """
-    beside = Path(config.get("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name("plugstack.conf")
+    default_path = Path(config.get("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name(
+        "plugstack.conf"
+    )
     named = config.get("PlugStackConfig") or ""
-    lines = _plugin_lines(named if named.startswith("/") else str(beside), _MOST_INCLUDES)
+    lines = _plugin_lines(named if named.startswith("/") else str(default_path), _MOST_INCLUDES)
     for plugin, *options in (line.split()[1:] for line in lines):
         if _PYXIS.fullmatch(plugin):
             given = dict(each.partition("=")[::2] for each in options)

@@ -237,8 +237,8 @@ class RunHistory(Protocol):
 
         Args:
             job_id: `12`, `12_3` or `12+1`.
-            started: epoch seconds; of a requeued job and of several clusters it tells which run.
-            ended: epoch seconds; the same of a run that has ended.
+            started: start of the run, epoch seconds; it tells runs of one job id apart.
+            ended: end of the run, epoch seconds; likewise, for a run that has ended.
 
         Raises:
             SlurmkitError: when the source has no such run, or cannot be reached.

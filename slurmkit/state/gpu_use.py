@@ -33,13 +33,22 @@ class Span(NamedTuple):
             now: epoch seconds.
             zone: in which hours and days begin; the host's when left out.
         """
-        local = datetime.fromtimestamp(now, zone)
         if self.step == _DAY:
+            local = datetime.fromtimestamp(int(now), zone)
             today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
             days = (today - timedelta(days=back) for back in range(self.stretches - 1, -1, -1))
             return tuple(int(day.timestamp()) for day in days)
-        last = int(now) - local.minute * 60 - local.second
+        last = begin_of_hour(now, zone)
         return tuple(range(last - (self.stretches - 1) * _HOUR, last + 1, _HOUR))
+
+
+def begin_of_hour(at: float, zone: tzinfo | None = None) -> int:
+    """Return the begin of the local hour that contains a time, in epoch seconds.
+
+    In some zones, for example India's, hours begin at half past those of UTC.
+    """
+    local = datetime.fromtimestamp(int(at), zone)
+    return int(at) - local.minute * 60 - local.second
 
 
 SPANS = {
@@ -158,7 +167,7 @@ class GpuUseOfGpu(msgspec.Struct, frozen=True, kw_only=True):
         covered: share of the run that is covered by samples of utilization, 0 to 1. Mark what is
             below 0.5.
         last: epoch seconds of the last sample.
-        points: the curve, oldest first, at most 300 points; empty if it is not kept.
+        points: the curve, oldest first, at most 300 points; empty if it is not stored.
         step: seconds of one point; 0 without points.
     """
 

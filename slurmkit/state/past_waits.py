@@ -22,15 +22,15 @@ from slurmkit.state.cache import cluster_key, load_cached, save_cached
 DAYS = 30
 """Days that past waits look back."""
 FEWEST_JOBS = 20
-"""Jobs of one kind without which nothing is said about that kind."""
+"""Smallest number of jobs of one kind whose waits are reported."""
 
 _SIZES = (1, 4, 8, 32)  # the largest of each class but the last: 1, 2-4, 5-8, 9-32, more
 _LIMITS = (3600, 4 * 3600, 86400)  # seconds; likewise
 # Times are written in minutes, hours or days, whichever has two digits (`format_distance`).
 _STEPS = ((89 * 60, 60), (47 * 3600, 3600), (math.inf, 86400))
-_KEPT_SECONDS = 3600.0  # waits of a month change slowly
+_CACHED_SECONDS = 3600.0  # waits of a month change slowly
 _RETRY_SECONDS = 600.0  # until a source that had no answer is asked again
-_DEADLINE = 5.0  # seconds that a plan waits for what is only good to know
+_DEADLINE = 5.0  # seconds that a plan waits for this optional information
 
 
 class AmountClass(NamedTuple):
@@ -198,8 +198,8 @@ def _span(value: int, ends: tuple[int, ...]) -> AmountClass:
 def load_past_waits(slurm: SlurmCommands, cluster: str) -> PastWaits:
     """Load the past waits of a cluster from the cache, or ask the first source that knows them.
 
-    What a source cannot tell within some seconds stays unknown for some minutes. Of a stand-in
-    for Slurm nothing is known.
+    A source that does not answer within some seconds is asked again after some minutes. A
+    stand-in for Slurm has no past waits.
     """
     key = cluster_key(slurm)
     if key is None:
@@ -207,7 +207,7 @@ def load_past_waits(slurm: SlurmCommands, cluster: str) -> PastWaits:
     if named := os.environ.get("SLURMKIT_DB"):  # another ledger than usual
         key = f"{key}-{zlib.crc32(named.encode()):08x}"
     copy = load_cached("past-waits", key, PastWaits)
-    if copy is not None and -60 < time.time() - copy.asked < _kept_seconds(copy):
+    if copy is not None and -60 < time.time() - copy.asked < _cache_seconds(copy):
         return copy
     found: list[PastWaits] = []
     asking = threading.Thread(target=lambda: found.append(_read(cluster)), daemon=True)
@@ -219,8 +219,8 @@ def load_past_waits(slurm: SlurmCommands, cluster: str) -> PastWaits:
     return fresh
 
 
-def _kept_seconds(copy: PastWaits) -> float:
-    return _KEPT_SECONDS if copy.kinds else _RETRY_SECONDS
+def _cache_seconds(copy: PastWaits) -> float:
+    return _CACHED_SECONDS if copy.kinds else _RETRY_SECONDS
 
 
 def _read(cluster: str) -> PastWaits:

@@ -38,7 +38,7 @@ from slurmkit_accounting.people.history import History, HistoryLine
 from slurmkit_accounting.people.sync import PiOverride
 from slurmkit_accounting.people.unmapped import UnmappedUsage
 from slurmkit_accounting.people.xdmod import XdmodFiles
-from slurmkit_accounting.reclaim.keep import KeptJob
+from slurmkit_accounting.reclaim.keep import LeftAloneJob
 from slurmkit_accounting.reclaim.policy import ReclaimPolicy
 from slurmkit_accounting.reports.explain import Evidence
 from slurmkit_accounting.reports.model import Column, Meta, Report
@@ -783,6 +783,8 @@ SCENES.update(ssh_scenes.SCENES)
 
 @scene("reclaim keep")
 def _reclaim_keep(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
-    service = SimpleNamespace(ask=lambda *_: KeptJob("lab", "12", int(NOW) + 86400, "reads data"))
+    service = SimpleNamespace(
+        ask=lambda *_: LeftAloneJob("lab", "12", int(NOW) + 86400, "reads data")
+    )
     patch.setattr("slurmkit_accounting.cli.reclaim.configured_remote", lambda: service)
     return ("12", "--reason", "reads data")

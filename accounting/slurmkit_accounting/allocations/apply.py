@@ -56,7 +56,7 @@ _READ_BACK = (0.2, 0.5, 1, 2, 4)  # seconds; slurmdbd tells slurmctld a moment l
 
 
 class LimitFacts(msgspec.Struct, frozen=True):
-    """What the ledger knows beside the balances.
+    """What the ledger knows in addition to the balances.
 
     Attributes:
         clusters: how many clusters the ledger has.
@@ -340,7 +340,7 @@ def _limit_is_wrong(one: WantedLimit, there: Counter) -> str:
 
 
 def _counter_is_wrong(one: WantedLimit, there: Counter) -> str:
-    """Jobs that run may have been counted anew since."""
+    """Return why the counter was not reset; empty if jobs that ran since explain its value."""
     if there.counted < (one.counted or 0) or there.counted <= one.slack:
         return ""
     return f"the counter of QOS {one.target} was not set to 0: it is at {there.counted:,} minutes"

@@ -1,4 +1,4 @@
-"""Why Slurm counts otherwise than the ledger, or does not enforce what it was told."""
+"""Why Slurm counts otherwise than the ledger, or does not enforce the limits that were set."""
 
 from __future__ import annotations
 

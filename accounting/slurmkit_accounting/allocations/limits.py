@@ -308,10 +308,10 @@ class _Planner:
 
     def _why_no_reset(self, one: WantedLimit, there: Counter) -> str:
         """Return why the counter of a QOS must not be set to 0; empty if it may."""
-        beside = [tres for tres in self._site.qos_limits.get(one.target, ()) if tres != one.tres]
+        others = [tres for tres in self._site.qos_limits.get(one.target, ()) if tres != one.tres]
         also = [each for each in self._known.balances if each.holder == one.holder]
         what = "jobs of more than was granted are refused, others wait"
-        if beside or len(also) > 1:
+        if others or len(also) > 1:
             return f"QOS {one.target} has other limits that need its counter, so {what}"
         if self._known.clusters > 1:
             return f"other clusters may have QOS {one.target}, so {what}"

@@ -32,7 +32,7 @@ _UNIT_OF_REASON: Mapping[str, Unit] = {
     "QOSGrpBillingMinutes": "billing",
 }
 _THROTTLE = re.compile(r"%\d+")
-# Of a task that has started or ended meanwhile, beside what `CommandsBackend.update` takes as done.
+# Parts of the error of an update: the task has started or ended meanwhile; the others are changed.
 _NOT_PENDING = "no longer pending"
 _OTHERS_DONE = "other tasks are done"
 _SCRONTAB = "scrontab"  # Slurm lets nobody change jobs of scrontab

@@ -22,7 +22,7 @@ from slurmkit_accounting.ledger.schema.usage import DAY
 
 HISTORY_DAYS = 91
 _WEEK = 7  # days
-_LEAST_WEEKS = 4  # of history, before anything is said
+_LEAST_WEEKS = 4  # of history, before anything is predicted
 _FUTURES = 200
 _LINES = 40  # drawn where weeks rise or fall; each future has one of them
 _MOST_DAYS = 371  # what lasts longer is `never`

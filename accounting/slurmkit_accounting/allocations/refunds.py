@@ -83,19 +83,19 @@ def find_refundable(
             was refunded.
     """
     where = _cluster_of_job(connection, job, cluster)
-    lost, kept = ([], []) if all_runs else _split_runs(connection, job, where)
-    paid = _payers(connection, job, where, kept, now)
-    payer, whole, used = _choose_payer(paid, job, allocation, kept)
+    lost, others = ([], []) if all_runs else _split_runs(connection, job, where)
+    paid = _payers(connection, job, where, others, now)
+    payer, whole, used = _choose_payer(paid, job, allocation, others)
     not_refunded = _not_refunded(connection, payer, job, where, whole, now)
     rest = not_refunded - (whole - used)
-    more = "" if not kept else f". Not lost: {_run_words(kept)}; to refund them too, add --all-runs"
+    more = f". Not lost: {_run_words(others)}; to refund them too, add --all-runs" if others else ""
     if rest <= 0:
         raise BadInput(
             f"job {job} was refunded before: {format_hours(min(used - rest, used))} of the"
             f" {format_hours(used)} {payer.unit_name} that it used; see: slurmkit allocation"
             f" history {payer.id}{more}"
         )
-    note = f"job {job} was requeued. Refunded: {_run_words(lost)}{more}" if lost and kept else ""
+    note = f"job {job} was requeued. Refunded: {_run_words(lost)}{more}" if lost and others else ""
     return Refundable(payer, where, used, rest, note)
 
 
@@ -162,7 +162,7 @@ def _run_words(some: Sequence[_LostRun]) -> str:
 
 
 def _payers(
-    connection: Connection, job: str, cluster: int, kept: Sequence[_LostRun], now: int
+    connection: Connection, job: str, cluster: int, others: Sequence[_LostRun], now: int
 ) -> list[_Payer]:
     """Return the allocations in force while a job ran, each with what the job used in it."""
     holders = Holders(connection)
@@ -183,7 +183,7 @@ def _payers(
             return sum(n for who, n in used.items() if who.cluster_id == cluster and counts(who))
 
         whole = used_in(job, span)
-        parts = [(run, max(run.start, span[0]), min(run.end, span[1])) for run in kept if whole]
+        parts = [(run, max(run.start, span[0]), min(run.end, span[1])) for run in others if whole]
         well = sum(used_in(run.job_id, (begin, end)) for run, begin, end in parts if begin < end)
         if whole > well:
             paid.append(_Payer(one, whole, whole - well))
@@ -238,14 +238,14 @@ def _charged(
 
 
 def _choose_payer(
-    paid: list[_Payer], job: str, number: int | None, kept: Sequence[_LostRun]
+    paid: list[_Payer], job: str, number: int | None, others: Sequence[_LostRun]
 ) -> _Payer:
     if number is not None:
         paid = [one for one in paid if one.allocation.id == number]
-    if not paid and kept:
+    if not paid and others:
         raise BadInput(
             f"job {job} was requeued, and no run of it was lost that an allocation paid for. Other"
-            f" runs: {_run_words(kept)}. To refund all of them, add --all-runs"
+            f" runs: {_run_words(others)}. To refund all of them, add --all-runs"
         )
     if not paid:
         which = "no allocation" if number is None else f"allocation {number} not"

@@ -103,7 +103,7 @@ class BackupWriter:
 
 @contextmanager
 def new_backup_file(path: Path, header: BackupHeader) -> Iterator[BackupWriter]:
-    """Write a backup of mode 0600 beside `path`, and rename it to `path` at the end.
+    """Write a backup of mode 0600 next to `path`, and rename it to `path` at the end.
 
     Whatever goes wrong, an older backup at `path` stays, and nothing else is left. A link
     stays: the backup is the file that it leads to.

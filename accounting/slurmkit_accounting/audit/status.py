@@ -71,8 +71,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
         gone: runs that sacct no longer shows.
         doubtful: runs whose number of GPUs cannot be trusted.
         rejects: rows that could not be parsed to this day.
-        reused: runs that were new with the DBIndex of another job: slurmdbd's database was set up
-            anew.
+        reused: runs that were new with the DBIndex of another job: slurmdbd's database was
+            re-created.
     """
 
     name: str

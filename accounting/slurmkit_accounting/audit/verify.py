@@ -89,7 +89,7 @@ def _usage_differences(
         engine = create_engine(f"sqlite:///{Path(folder)}/usage.db")
         try:
             with engine.connect() as scratch:
-                # A crash loses nothing that is kept.
+                # A crash loses nothing: this database is deleted at the end.
                 scratch.exec_driver_sql("PRAGMA journal_mode = OFF")
                 scratch.exec_driver_sql("PRAGMA synchronous = OFF")
                 _work_out(connection, scratch, progress)
@@ -198,8 +198,8 @@ def _notes(connection: Connection) -> Iterator[str]:
     for cluster, count in connection.execute(reused.group_by(runs.c.cluster_id)):
         if count:
             yield (
-                f"the accounting database of {names[cluster]} was set up anew: {count} DBIndexes"
-                " belong to several jobs; all are kept"
+                f"the accounting database of {names[cluster]} was re-created: {count} DBIndexes"
+                " belong to several jobs; all are stored"
             )
 
 
@@ -252,7 +252,7 @@ def _load_key_names(connection: Connection) -> dict[int, _KeyNames]:
     """Return what each usage key stands for, by row id."""
     keys = [usage_keys.c[name] for name in UsageKey._fields if name not in {"cluster_id", "redone"}]
     query = select(usage_keys.c.id, clusters.c.name, *keys, usage_keys.c.redone).join(clusters)
-    known: dict[object, Any] = {}  # a name is kept once
+    known: dict[object, Any] = {}  # a name is held once
     with connection.execute(query, execution_options={"yield_per": _MANY}) as found:
         return {
             number: (*(known.setdefault(name, name) for name in names), bool(redone))

@@ -1,6 +1,6 @@
 """The benchmark inside a job: measure this node's GPUs and disk, a line of JSON for each value.
 
-This file is copied beside the results, and run there by whatever Python 3 the node has, from 3.6
+This file is copied next to the results, and run there by whatever Python 3 the node has, from 3.6
 on: it stands alone, and needs the standard library only. GPUs are measured by PyTorch where that
 Python has it, each GPU in a process of its own.
 """
@@ -36,7 +36,7 @@ _BLOCK = 4 * 2**20  # bytes of one write
 _LEAST_DISK_MIB = 64
 _SHARE_OF_FREE = 10  # at most a tenth of the free space is written
 _ROUNDS = 10  # of each measurement; their median counts
-_TAIL = 300  # characters of what a program said last
+_TAIL = 300  # characters of the last line of a program's output
 _SMI_SECONDS = 60
 _SMI = "index,uuid,serial,name,driver_version"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -122,7 +122,7 @@ def _open_nameless(folder: str, block: "mmap.mmap") -> "tuple[int, bool]":
                 raise
             continue
         finally:
-            os.unlink(name)  # noqa: PTH108 - beside os.open
+            os.unlink(name)  # noqa: PTH108 - as os.open
         if not direct:
             return file, False
         try:
@@ -245,14 +245,14 @@ def measure_apart(ask: "dict[str, Any]", kind: str, visible: str) -> "dict[str, 
         env=env,
     )
     try:
-        said, errors = process.communicate(timeout=ask["device_seconds"])
+        output, errors = process.communicate(timeout=ask["device_seconds"])
     except subprocess.TimeoutExpired as error:
         # One that hangs in the driver (state D) does not end by that: nobody waits for it.
         process.kill()
         _left_behind.append(process)
         raise Unmeasured(f"it was not over after {ask['device_seconds']} s") from error
     try:
-        found = json.loads(said.decode("utf-8", "replace").strip().splitlines()[-1])
+        found = json.loads(output.decode("utf-8", "replace").strip().splitlines()[-1])
     except (IndexError, ValueError) as error:
         last = errors.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         words = f"{sys.executable} ended with {process.returncode}: {last[-1][-_TAIL:]}"

@@ -305,7 +305,7 @@ def _show_posted(posted: Posted, as_json: JsonOutput | None) -> None:
     by_number = {one.id: one for one in posted.allocations}
     if as_json:
         rows = [entry_facts(entry, by_number[entry.allocation]) for entry in posted.entries]
-        as_json.print(rows, beside={"repeated": posted.repeated, "notes": posted.notes})
+        as_json.print(rows, further={"repeated": posted.repeated, "notes": posted.notes})
         return
     if posted.repeated:
         click.echo("this was entered before; nothing was entered now:", err=True)
@@ -398,7 +398,7 @@ def history_command(
     entries.sort(key=lambda pair: pair[0].id)
     if as_json:
         facts = [entry_facts(entry, one) for entry, one in entries]
-        as_json.print(facts, taken=found.taken, beside={"ledger": found.source})
+        as_json.print(facts, taken=found.taken, further={"ledger": found.source})
         return
     here = host_zone_or_utc()
     rows = [
@@ -441,7 +441,7 @@ def import_command(
     notes = [note for each in fresh for note in each.notes]
     if as_json:
         rows = [entry_facts(entry, of) for entry, of in entries]
-        as_json.print(rows, beside={"known": known, "problems": problems, "notes": notes})
+        as_json.print(rows, further={"known": known, "problems": problems, "notes": notes})
     else:
         for entry, of in entries:
             click.echo(printable(_entry_words(entry, of)))
@@ -499,8 +499,8 @@ def apply_command(
     outcomes = {_target_of(one.wanted): one for one in done}
     if as_json:
         rows = [_limit_facts(one, outcomes.get(_target_of(one))) for one in plan.wanted]
-        beside = {"cluster": plan.site.cluster, "dry_run": dry_run}
-        as_json.print(rows, beside={**beside, "moves": list(map(_move_facts, moves))})
+        further = {"cluster": plan.site.cluster, "dry_run": dry_run}
+        as_json.print(rows, further={**further, "moves": list(map(_move_facts, moves))})
     else:
         for one in plan.wanted:
             _show_limit(one, outcomes.get(_target_of(one)))
@@ -654,7 +654,7 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
     wrong = [one for one in plan.wanted if not is_explained(one)]
     if as_json:
         rows = [_limit_facts(one, None) for one in plan.wanted]
-        as_json.print(rows, beside={"cluster": plan.site.cluster, "stale": plan.stale or None})
+        as_json.print(rows, further={"cluster": plan.site.cluster, "stale": plan.stale or None})
     else:
         for remark in plan.remarks:
             click.echo(printable(remark), err=True)

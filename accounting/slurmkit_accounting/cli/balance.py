@@ -257,11 +257,11 @@ def _remarks(rows: Iterable[Balance]) -> Iterator[str]:
 
 def print_balances_as_json(found: Balances, as_json: JsonOutput) -> None:
     """Print balances as JSON; amounts in hours."""
-    beside = {
+    further = {
         "ledger": found.source, "last_ingest": found.last_ingest, "everything": found.everything
     }  # fmt: skip
     rows = [_balance_facts(one) for one in found.rows]
-    as_json.print(rows, taken=found.taken, beside=beside)
+    as_json.print(rows, taken=found.taken, further=further)
 
 
 def _balance_facts(one: Balance) -> dict[str, object]:

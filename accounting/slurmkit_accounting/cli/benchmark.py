@@ -276,8 +276,8 @@ def _print_jobs(as_json: JsonOutput, run: RunFolder, ids: Mapping[str, Sequence[
         | {"ids": list(ids.get(name, ()))}
         for name, job in record.jobs.items()
     ]
-    beside = {"run": record.name, "tests": record.tests, "folder": str(run.path) if ids else None}
-    as_json.print(rows, beside=beside)
+    further = {"run": record.name, "tests": record.tests, "folder": str(run.path) if ids else None}
+    as_json.print(rows, further=further)
 
 
 def _wait(sent: SentWorkflow, workflow: str, name: str) -> bool:
@@ -332,7 +332,7 @@ def _finish(run: RunFolder, sent: SentWorkflow, db: str | None, name: str, *, qu
 
 
 def _read(run: RunFolder) -> tuple[list[Measurement], list[str]]:
-    """Read the results of a run; lines that cannot be read are said."""
+    """Read the results of a run; warn of lines that cannot be read."""
     found, wrong = run.measurements()
     for line in wrong:
         click.echo(f"warning: not read: {printable(line)}", err=True)
@@ -473,7 +473,7 @@ def show_command(run: str | None, *, as_json: JsonOutput | None) -> None:
     folder = find_run(run)
     found, _ = _read(folder)
     if as_json:
-        as_json.print(found, beside={"run": folder.record.name})
+        as_json.print(found, further={"run": folder.record.name})
         return
     _print_measurements(found)
     _print_jobs_without_results(folder)

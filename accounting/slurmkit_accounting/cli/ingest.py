@@ -250,8 +250,8 @@ def _count_line(cluster: str, rows: IngestCounts, window: str, seconds: float) -
 
 def _show_rejected(rows: IngestCounts) -> None:
     if rows.rejected:
-        kept = "rejected lines are kept; see them with: slurmkit ledger rejects"
-        click.echo(f"{kept}; the first: {printable(rows.why)}", err=True)
+        stored = "rejected lines are stored; see them with: slurmkit ledger rejects"
+        click.echo(f"{stored}; the first: {printable(rows.why)}", err=True)
 
 
 def _show_reused(cluster: str, rows: IngestCounts) -> None:

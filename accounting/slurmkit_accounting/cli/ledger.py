@@ -179,7 +179,7 @@ def upgrade_command(db: str | None, *, as_json: JsonOutput | None) -> None:
 @click.option("--to", "end", metavar="DATE", help="Only lines of ingests before this day.")
 @click.option(
     "--dismiss", metavar="REASON",
-    help="Dismiss the chosen lines: they are kept, but reports no longer count them.",
+    help="Dismiss the chosen lines: they stay stored, but reports no longer count them.",
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Undo the dismissal of the chosen lines.")
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")

@@ -49,10 +49,10 @@ def show_status(db: str | None, as_json: JsonOutput | None) -> None:
     with open_for_reading(db) as ledger:
         current = load_ledger_status(ledger)
     if as_json:
-        beside = {
+        further = {
             "ledger": current.source, "database_schema": current.schema, "size": current.size
         }  # fmt: skip
-        as_json.print(current.clusters, taken=current.made, beside=beside)
+        as_json.print(current.clusters, taken=current.made, further=further)
     else:
         _show_status(current, host_zone_or_utc())
 
@@ -208,7 +208,7 @@ def retract_runs(
     with open_for_writing(db) as ledger:
         retracted = retract(ledger, jobs, cluster, undo=undo, dry_run=dry_run)
     if as_json:
-        as_json.print(retracted, beside={"undo": undo, "dry_run": dry_run})
+        as_json.print(retracted, further={"undo": undo, "dry_run": dry_run})
         return
     here = host_zone_or_utc()
     rows = [
@@ -275,8 +275,8 @@ def _cluster_facts(one: ClusterStatus, here: Zone) -> Iterator[tuple[str, str]]:
     yield "runaways", f"{len(one.runaways)} suspected: {runaways}{more}" if runaways else "none"
     yield "gone", f"{one.gone} that sacct no longer shows, {one.retracted} retracted"
     if one.reused:
-        kept = f"{one.reused} belong to several jobs; slurmdbd's database was set up anew"
-        yield "dbindexes", kept
+        shared = f"{one.reused} belong to several jobs; slurmdbd's database was re-created"
+        yield "dbindexes", shared
     begins = [*(begin for begin, _ in one.covers), *(file.begin for file in one.files)]
     see = ""
     if one.doubtful and begins:

@@ -80,8 +80,8 @@ def sync_command(db: str | None, *, dry_run: bool, force: bool, as_json: JsonOut
     for note in heard.notes:
         click.echo(printable(note), err=True)
     if as_json:
-        beside = {"moves": synced.moves, "refusal": synced.refusal, "dry_run": dry_run}
-        as_json.print(synced.changes, beside=beside | {"notes": heard.notes})
+        further = {"moves": synced.moves, "refusal": synced.refusal, "dry_run": dry_run}
+        as_json.print(synced.changes, further=further | {"notes": heard.notes})
         return
     _show_synced(synced, dry_run=dry_run)
     end = "; dry run, nothing was changed" if dry_run else ""

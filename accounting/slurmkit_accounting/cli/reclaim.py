@@ -109,9 +109,9 @@ def keep_command(job_id: str, reason: str, *, as_json: JsonOutput | None) -> Non
         raise BadInput(
             "this site has no ledger service; ask your administrator, or set [ledger.service] url"
         )
-    kept = keep_job(service, str(to_slurm_ids(job_id)), reason=reason)
+    left_alone = keep_job(service, str(to_slurm_ids(job_id)), reason=reason)
     if as_json:
-        as_json.print([kept])
+        as_json.print([left_alone])
         return
-    until = "" if kept.until is None else f" until {format_time(kept.until)}"
-    click.echo(f"job {printable(kept.job_id)} is left alone{until}")
+    until = "" if left_alone.until is None else f" until {format_time(left_alone.until)}"
+    click.echo(f"job {printable(left_alone.job_id)} is left alone{until}")

@@ -99,9 +99,9 @@ def setup_command(
     clock, the database, the directory and the mail server, and prints the changes of the file as a
     diff. It asks no questions: options give what it cannot find out.
 
-    Values and comments that stand in the file are kept. Only an option replaces a value. So you can
-    run it again at any time, and it proposes only what is new. --write writes the file as a whole,
-    and keeps the one from before beside it. It writes nothing if the account, the database, the
+    Values and comments in the file stay. Only an option replaces a value. So you can run it again
+    at any time, and it proposes only what is new. --write writes the file as a whole, and stores
+    the old file next to it, as a backup. It writes nothing if the account, the database, the
     directory or the mail server fails. The exit code is 1 when a check finds an error.
 
     \b
@@ -125,12 +125,12 @@ def setup_command(
     backup = write_config_text(target, proposal.before, proposal.after) if writes else None
     diff = _diff(target, proposal)
     if as_json:
-        beside = {"file": str(target), "diff": diff, "notes": proposal.notes, "checks": found}
+        further = {"file": str(target), "diff": diff, "notes": proposal.notes, "checks": found}
         done = {"written": writes, "backup": None if backup is None else str(backup)}
         rows = [
             msgspec.structs.replace(each, now=hide_password(each.now)) for each in proposal.values
         ]
-        as_json.print(rows, beside={**beside, **done})
+        as_json.print(rows, further={**further, **done})
     else:
         _print_findings(found, proposal)
         _print_diff(diff)
@@ -178,10 +178,10 @@ def _print_findings(found: Iterable[Diagnosis], proposal: Proposal) -> None:
         click.echo(f"not found: {printable(note)}", err=True)
     for value in proposal.values:
         if value.state == "kept":
-            click.echo(_kept(value), err=True)
+            click.echo(_unchanged_words(value), err=True)
 
 
-def _kept(value: ComparedValue) -> str:
+def _unchanged_words(value: ComparedValue) -> str:
     now = hide_password(value.now)
     return printable(
         f"kept: [{value.section}] {value.key} = {now!r} of {value.file}; setup would write"

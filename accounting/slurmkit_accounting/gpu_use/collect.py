@@ -23,7 +23,7 @@ from slurmkit_accounting.gpu_use.exporters import (
 )
 from slurmkit_accounting.gpu_use.holders import GpuHolders
 from slurmkit_accounting.gpu_use.recent import (
-    KEPT_SECONDS,
+    RETENTION_SECONDS,
     RecentSample,
     delete_old_samples,
     load_samples,
@@ -44,7 +44,7 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import clusters
 
 _DAY = 86400
-_UPDATE_EVERY = 600  # seconds; curves are large, and written anew as a whole
+_UPDATE_EVERY = 600  # seconds; curves are large, and each is rewritten as a whole
 _NODES_AT_ONCE = 100
 UseKey = tuple[int, int, str, str]
 """Job id, start of the run, node, GPU."""
@@ -77,7 +77,7 @@ class GpuUseCollector:
         slurm: runs Slurm's commands.
         source: reads the samples.
         interval: seconds between two rounds.
-        keep_days: days for which curves are kept.
+        keep_days: days for which curves are stored.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class GpuUseCollector:
                 found = load_samples(connection, since, cluster=cluster, nodes=some)
                 update_uses(connection, {sample.use_id for sample in found})
         with ledger.transaction() as connection:
-            delete_old_samples(connection, cluster, now - KEPT_SECONDS)
+            delete_old_samples(connection, cluster, now - RETENTION_SECONDS)
             delete_old_curves(connection, now - self._keep_seconds)
 
 

@@ -1,7 +1,7 @@
 """Ask a site's metrics (Prometheus) for the window of each ended run, once.
 
-A question that failed is asked again, after growing pauses. An answer replaces what an earlier one
-said, so nothing counts twice.
+A question that failed is asked again, after growing pauses. An answer replaces an earlier one, so
+nothing counts twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurmkit.config.plugins import load_plugin
 from slurmkit.errors import BadConfig
 from slurmkit.formats.scontrol import expand_nodes
 from slurmkit.state.gpu_metrics import GpuHistory, GpuSample, JobWindow, NoSamples
-from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
+from slurmkit_accounting.gpu_use.recent import RETENTION_SECONDS
 from slurmkit_accounting.gpu_use.samples import PARTS, GpuName, read_sample
 from slurmkit_accounting.gpu_use.store import delete_old_curves, store_uses
 from slurmkit_accounting.gpu_use.summaries import PROMETHEUS, RUNNING_IN_PROMETHEUS, GpuUse
@@ -59,7 +59,7 @@ class GpuHistoryReader:
         count_use: counts in the usage tables what is known now of runs, by their row ids.
         interval: seconds that one sample covers, if the source does not take them more often.
         ask_days: runs that ended longer ago are not asked for.
-        keep_days: days for which curves are kept.
+        keep_days: days for which curves are stored.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class GpuHistoryReader:
                 try:
                     uses = _read_uses(self._source, run, self._interval)
                 except Exception as error:  # noqa: BLE001 - whatever one run's answer holds, others follow
-                    said = str(error) or type(error).__name__
+                    reason = str(error) or type(error).__name__
                     with ledger.transaction() as connection:
-                        _record(connection, run, now, said)
+                        _record(connection, run, now, reason)
                     if not isinstance(error, NoSamples):
-                        failed.append(said)
+                        failed.append(reason)
                     if len(failed) >= _MOST_FAILURES:
                         break
                     continue
@@ -244,7 +244,7 @@ def _replace(connection: Connection, run_id: int, uses: list[GpuUse]) -> None:
 def delete_running_uses(connection: Connection, now: int) -> int:
     """Delete what was read of runs that went on, once the answer about the whole run is there.
 
-    It waits until none of its samples is kept any more: a new summary may get the same row id.
+    It waits until all samples of the run are deleted: a new summary may get the same row id.
 
     Args:
         connection: to the ledger.
@@ -254,7 +254,7 @@ def delete_running_uses(connection: Connection, now: int) -> int:
         The number of summaries.
     """
     ended = select(runs.c.id).where(
-        runs.c.end > now - _CLEAN_SECONDS, runs.c.end <= now - 2 * KEPT_SECONDS
+        runs.c.end > now - _CLEAN_SECONDS, runs.c.end <= now - 2 * RETENTION_SECONDS
     )
     answered = select(gpu_use.c.run_id).where(
         gpu_use.c.run_id.in_(ended), gpu_use.c.source == PROMETHEUS

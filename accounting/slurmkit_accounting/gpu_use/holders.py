@@ -139,7 +139,7 @@ def _few_jobs(
 ) -> tuple[list[str], dict[HoldingJob, None]]:
     """Choose nodes whose jobs together are few; return them, and all their jobs.
 
-    All jobs of a node: one that claims a GPU of another must be seen beside it.
+    All jobs of a node are read, because two of them may claim the same GPU.
     """
     nodes: list[str] = []
     jobs: dict[HoldingJob, None] = {}

@@ -19,7 +19,7 @@ from slurmkit_accounting.gpu_use.summaries import GpuUse
 from slurmkit_accounting.ledger.bulk_write import in_values, replace_rows
 from slurmkit_accounting.ledger.schema.gpu_use import gpu_samples
 
-KEPT_SECONDS = 3600
+RETENTION_SECONDS = 3600
 _COLUMNS = ("cluster_id", "taken", "node", "at", "samples")
 # Row id of the summary, utilization (percent), watts, joules (NaN: unknown), memory in use and in
 # all (MiB; -1: unknown), whether other jobs held the GPU too.

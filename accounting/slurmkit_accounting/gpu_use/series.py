@@ -120,7 +120,7 @@ class Curve:
         count = len(columns) // _COLUMNS
         parts = (columns[place * count : (place + 1) * count] for place in range(_COLUMNS))
         for samples, permille, memory, watts in zip(*parts, strict=True):
-            # How many samples were known is not kept: all were, or none.
+            # How many samples were known is not stored: all were, or none.
             known = max(samples, 1)
             curve._samples.append(samples)
             is_known = permille != _UNKNOWN

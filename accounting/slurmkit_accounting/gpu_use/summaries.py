@@ -1,8 +1,8 @@
-"""The summary of one GPU over one run, kept up with each sample in a few hundred bytes.
+"""The summary of one GPU over one run, updated with each sample, in a few hundred bytes.
 
-Samples are not kept. Percentiles come from a histogram of 101 bins, one for each whole percent, so
-they are exact to 1 %. A sample stands for the time since the sample before, or since the start of
-the run, but for one interval at most: what lies further back is not covered.
+Samples are not stored here. Percentiles come from a histogram of 101 bins, one for each whole
+percent, so they are exact to 1 %. A sample stands for the time since the sample before, or since
+the start of the run, but for one interval at most: what lies further back is not covered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The upsert of runs into the ledger, batch by batch.
 
 A new run is inserted. A changed run keeps a revision with its old values. A row that cannot be
-parsed is kept as a reject, and so is a row that the ledger cannot count or store. The usage tables
-follow in the same transaction.
+parsed is stored as a reject, and so is a row that the ledger cannot count or store. The usage
+tables follow in the same transaction.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class IngestCounts(msgspec.Struct):
     Attributes:
         read: rows, rejected ones included.
         new: rows that the ledger did not have.
-        changed: rows that differ from the stored run. The old values are kept as a revision.
+        changed: rows that differ from the stored run. The old values are stored as a revision.
         rejected: lines that could not be parsed.
-        reused: new runs whose DBIndex another job has: slurmdbd's database was set up anew.
+        reused: new runs whose DBIndex another job has: slurmdbd's database was re-created.
         why: the reason of the first reject.
     """
 
@@ -87,8 +87,8 @@ class IngestCounts(msgspec.Struct):
         if not self.reused:
             return ""
         return (
-            f"the accounting database of {cluster} was set up anew: {self.reused} DBIndexes belong"
-            " to other jobs now; both are kept"
+            f"the accounting database of {cluster} was re-created: {self.reused} DBIndexes belong"
+            " to other jobs now; both are stored"
         )
 
 
@@ -443,7 +443,7 @@ def _compare(
 def _is_of_other_user(was: RunRow, run: RunRow) -> bool:
     """Return whether two rows with the same key are of jobs of two users.
 
-    A database that was set up anew may give a number again in the same second. No job changes its
+    A database that was re-created may give a number again in the same second. No job changes its
     user; a user may get another name, and a file may lack the UID or the name.
     """
     if was.uid is not None and run.uid is not None:
@@ -521,7 +521,7 @@ def _store_revisions(
     update_rows(connection, runs, ("id", *RunRow._fields), values)
     ended = [(run_id, None) for run_id, _, run in changed if run.end is not None]
     update_rows(connection, runs, ("id", "last_seen"), ended)
-    # Intervals that no longer fit; the next ingest of sacct asks anew when the run was suspended.
+    # Intervals that no longer fit; the next ingest of sacct asks again when the run was suspended.
     unfit = [
         run_id
         for run_id, was, run in changed

@@ -23,7 +23,7 @@ from slurmkit_accounting.ledger.schema.runs import node_events
 
 FIELDS = ("NodeName", "Start", "End", "State", "TRES", "User", "Reason")
 # Beginnings of slurmctld's words for a node that is out of use. It has events of others, too: of
-# those that save power (`IDLE~`), start anew (`BOOT^`) or are maintained (`MAINT`).
+# those that save power (`IDLE~`), reboot (`BOOT^`) or are maintained (`MAINT`).
 _OUT_OF_USE = ("DOWN", "DRAIN", "DRNG", "FAIL", "INVAL")
 _MOST = 2**63 - 1  # no database takes a larger number
 _NODES = ("scontrol", "--all", "--oneliner", "show", "node")

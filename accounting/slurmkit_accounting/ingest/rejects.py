@@ -59,7 +59,7 @@ def mark_rejects_of_runs_read(
     for key, index in read:
         settled += [reject for reject, _ in unread.get(format_run_key(key), ())]
         if index is not None:
-            # A run that was submitted later has the DBIndex of a database that was set up anew.
+            # A run that was submitted later has the DBIndex of a re-created database.
             some = unread.get(format_db_index(index), ())
             settled += [reject for reject, stored in some if key[1] <= stored]
     if settled:
@@ -178,7 +178,7 @@ def load_rejects(
 def dismiss_rejects(
     connection: Connection, chosen: RejectSelection, *, now: int, who: str, because: str
 ) -> int:
-    """Dismiss unread rejects: they are kept, but reports no longer count them.
+    """Dismiss unread rejects: they stay stored, but reports no longer count them.
 
     Returns:
         The number of rejects that were dismissed.

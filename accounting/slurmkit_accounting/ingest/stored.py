@@ -61,7 +61,7 @@ class DBIndexMatches(NamedTuple):
 
     Attributes:
         runs: the same runs, but with a Submit of another time zone; by the key of the row.
-        reused: DBIndexes of other runs, from before slurmdbd's database was set up anew.
+        reused: DBIndexes of other runs, from before slurmdbd's database was re-created.
     """
 
     runs: dict[RunKey, StoredRun]

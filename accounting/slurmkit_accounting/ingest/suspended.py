@@ -103,11 +103,11 @@ def _with_new_seconds(
             yield SuspensionRow(run.id, run.start, run.end - run.start, run.seconds)
         return
     begin = max(min(last, run.end - new), run.start)
-    kept = list(known)
-    if kept and kept[-1].begin // HOUR == run.end // HOUR:  # no row for each ingest
-        newest = kept.pop()
+    unchanged = list(known)
+    if unchanged and unchanged[-1].begin // HOUR == run.end // HOUR:  # no row for each ingest
+        newest = unchanged.pop()
         begin, new = newest.begin, new + newest.seconds
-    yield from kept
+    yield from unchanged
     yield SuspensionRow(run.id, begin, run.end - begin, new)
 
 

@@ -319,7 +319,7 @@ def _refuse_foreign(connection: Connection, source: str) -> None:
 
 
 def _copy_file(path: Path, version: str) -> Path:
-    """Copy a SQLite ledger to a file beside it, named by its schema."""
+    """Copy a SQLite ledger to a file next to it, named by its schema."""
     copy = path.with_name(f"{path.name}.schema-{version}")
     unfinished = path.with_name(f"{copy.name}-unfinished")
     try:

@@ -82,7 +82,6 @@ class OwnersSlurm:
 
     @property
     def calls(self) -> int:
-        """See `SlurmCommands.calls`."""
         return self._slurm.calls
 
     def run(
@@ -93,13 +92,11 @@ class OwnersSlurm:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `SlurmCommands.run`."""
         return self._slurm.run(argv, stdin=stdin, timeout=timeout, errors=errors)
 
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `SlurmCommands.stream`."""
         return self._slurm.stream(argv, timeout=timeout)
 
 

@@ -1,4 +1,4 @@
-"""Events of jobs in the ledger: taken over from the spool once, kept until their mail is sent."""
+"""Events of jobs in the ledger: read from the spool once, stored until their mail is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIND = "job"
 """The kind of notice that a mail about jobs is."""
 _BATCH = 2000  # events of the spool in one transaction
 _KEEP_SECONDS = 7 * 86400  # an event that comes again in this time is known
-_KEEP_MAILS_SECONDS = 90 * 86400  # a later start of an array's task would be told as its first
+_KEEP_MAILS_SECONDS = 90 * 86400  # a later start of an array's task would be reported as its first
 _COLUMNS = (
     "digest", "cluster", "job_id_raw", "array_id", "whole_array", "kind", "user", "uid", "address",
     "at", "facts",

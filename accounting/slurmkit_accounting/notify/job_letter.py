@@ -101,17 +101,17 @@ def cost_words(summary: RunSummary) -> str:
 
 def letter_as_text(letter: JobLetter) -> str:
     """Return the mail as plain text."""
-    said = [f"{printable(letter.words)}."] * bool(letter.words)
-    said += [f"What to do: {printable(letter.advice)}."] * bool(letter.advice)
-    said += [f"First error in its log: {printable(letter.first_error)}"] * bool(letter.first_error)
-    said += [f"Its log could not be read: {printable(letter.log_trouble)}"] * bool(
+    intro = [f"{printable(letter.words)}."] * bool(letter.words)
+    intro += [f"What to do: {printable(letter.advice)}."] * bool(letter.advice)
+    intro += [f"First error in its log: {printable(letter.first_error)}"] * bool(letter.first_error)
+    intro += [f"Its log could not be read: {printable(letter.log_trouble)}"] * bool(
         letter.log_trouble
     )
-    said += [f"  {printable(each)}" for each in letter.details]
+    intro += [f"  {printable(each)}" for each in letter.details]
     failed = [f"  {each.job_id}: {printable(each.words)}" for each in letter.failures]
     failed += [f"  and {letter.more_failures:,} more"] * bool(letter.more_failures)
     parts = (
-        ("", said),
+        ("", intro),
         ("Tasks:", [f"  {number:>7,} {state}" for state, number in letter.tally.items()]),
         ("Failed first:", failed),
         ("Used of what was asked for:", [*map(_text_bar, letter.summary.uses)]),

@@ -173,8 +173,8 @@ class JobMailer:
     def digest(self, now: int | None = None) -> str:
         """Send the mail of the day to everybody who wants one; see `run`.
 
-        It may run beside `run` of another object, so that no mail waits for thousands of others:
-        an event belongs to whoever has recorded its mail first.
+        It may run in parallel with `run` of another object, so that no mail waits for thousands of
+        others. An event belongs to the object that has recorded its mail first.
         """
         moment = int(time.time()) if now is None else now
         with self._open_ledger() as ledger, hold_ledger_lock(ledger, "job digest"):
@@ -191,7 +191,7 @@ class JobMailer:
             self._forgotten = now
 
     def _readers(self, ledger: Ledger) -> tuple[EndedJobs, MailingPlan]:
-        self._notifiers = {}  # they read their settings anew
+        self._notifiers = {}  # so that they read their settings again
         self._cluster = self._cluster or read_slurm_config(self._slurm).cluster_name or ""
         jobs = EndedJobs(ledger, self._slurm, self._cluster, self._zone, self._reader)
         return jobs, MailingPlan(jobs, self._slurm, self._section)
@@ -416,8 +416,8 @@ def _notice(jobs: EndedJobs, mailing: Mailing, to: tuple[str, ...]) -> Notice:
 def _news_letter(mailing: Mailing) -> JobLetter:
     """Return what a mail says about a job that has not ended."""
     event, facts = mailing.first, mailing.first.facts
-    said = facts.get("said", "")
-    news = _NEWS.get(event.kind) or f"{said[:1].lower()}{said[1:]}"
+    mail_type = facts.get("said", "")
+    news = _NEWS.get(event.kind) or f"{mail_type[:1].lower()}{mail_type[1:]}"
     number = len({each.event.job_id_raw for each in mailing.events})
     if event.array:
         news = (

@@ -1,4 +1,4 @@
-"""What each user wants mails about jobs of, and when; kept in the ledger.
+"""The settings of each user for mails about jobs, stored in the ledger.
 
 A user sees and changes their own settings through the ledger's service, which knows the user by a
 MUNGE credential. So the service need not read anybody's home, and nobody can change another's.

@@ -40,7 +40,7 @@ class Mailing(msgspec.Struct, frozen=True, kw_only=True):
     """Events that become one mail.
 
     Attributes:
-        about: identity of the mail, besides its recipients.
+        about: identity of the mail, in addition to its recipients.
         events: at least one, in the order in which they came.
         ended: the runs that have ended, as far as the ledger has them, by Slurm's own job id.
         is_over: for an array: whether all of its tasks have ended.

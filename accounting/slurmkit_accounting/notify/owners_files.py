@@ -94,12 +94,12 @@ class FileReader:
             start_new_session=True,
         )
         try:
-            said = process.communicate(timeout=self._seconds)[0]
+            output = process.communicate(timeout=self._seconds)[0]
         except subprocess.TimeoutExpired:
             self._abandon(process, where)
             why = f"{NO_ANSWER} within {self._seconds:g} s"
             raise TimeoutError(errno.ETIMEDOUT, why, path) from None
-        return _as_file(said, path)
+        return _as_file(output, path)
 
     def _abandon(self, process: subprocess.Popen[bytes], where: str) -> None:
         """Kill a process, and wait for its end no longer."""
@@ -112,8 +112,8 @@ class FileReader:
             self._avoided[where] = time.monotonic() + _AVOID_SECONDS
 
 
-def _as_file(said: bytes, path: str) -> BinaryIO:
-    head, _, content = said.partition(b"\n")
+def _as_file(output: bytes, path: str) -> BinaryIO:
+    head, _, content = output.partition(b"\n")
     try:
         answer = msgspec.json.decode(head, type=_Answer)
     except msgspec.MsgspecError:
@@ -148,20 +148,19 @@ class OwnersFiles(LocalMachine):
 
     @property
     def user(self) -> str:
-        """See `Machine.user`."""
         return self._user
 
     @property
     def folder(self) -> str:
-        """See `Machine.folder`; the user's is not known here."""
+        """Raise BadInput: the folder of the user is not known here."""
         raise BadInput("the folder of another user is not known")
 
     def exists(self, path: str) -> bool:
-        """See `Machine.exists`; it is not asked, since it could hang."""
+        """Raise PermissionError: the file is not looked at, since that could hang."""
         raise PermissionError(errno.EACCES, "it is another user's", path)
 
     def modified(self, path: str) -> float:
-        """See `Machine.modified`; it is not asked, since it could hang."""
+        """Raise PermissionError: the file is not looked at, since that could hang."""
         raise PermissionError(errno.EACCES, "it is another user's", path)
 
     def open(self, path: str) -> BinaryIO:

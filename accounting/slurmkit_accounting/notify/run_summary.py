@@ -28,7 +28,7 @@ _MORE = (
     "job_id_raw", "time_limit", "gpu_mem_peak_mib", "gpu_idle_seconds",
 )  # fmt: skip
 _HELD = UsageRun._fields[:-1]
-_IDLE_SHOWN = 0.05  # share of the GPUs' time; less is not said
+_IDLE_SHOWN = 0.05  # share of the GPUs' time; less is not reported
 _TOO_LITTLE = frozenset(("TIMEOUT", "OUT_OF_MEMORY"))  # a run that needed more than it asked for
 
 

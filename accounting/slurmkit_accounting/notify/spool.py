@@ -214,10 +214,10 @@ def parse_event(content: bytes) -> JobEvent:
 
 
 def _kind(fields: dict[str, str]) -> EventKind:
-    said = fields.get("JOB_MAIL_TYPE", "")
-    if _TIME_LIMIT.fullmatch(said):
+    mail_type = fields.get("JOB_MAIL_TYPE", "")
+    if _TIME_LIMIT.fullmatch(mail_type):
         return "time"
-    kind = _KINDS.get(said, "other")
+    kind = _KINDS.get(mail_type, "other")
     badly = fields.get("JOB_STATE", "COMPLETED") != "COMPLETED"
     badly = badly or fields.get("JOB_EXIT_CODE_MAX", "0") != "0"
     return "fail" if kind == "end" and badly else kind

@@ -147,7 +147,7 @@ class Asked(msgspec.Struct, frozen=True):
         """Return the link to a report with the same window and filters.
 
         Args:
-            name: another report; only what it takes is kept.
+            name: another report; only the filters that it takes stay in the link.
             **changes: fields to change; `form` for a download.
         """
         form = changes.pop("form", None)
@@ -156,11 +156,11 @@ class Asked(msgspec.Struct, frozen=True):
         values: dict[str, Any] = {}
         if to.name not in WITHOUT_WINDOW:
             values = {"from": to.begin or None, "to": to.end or None}
-            kept = {*taken.filters, "month"}
+            accepted = {*taken.filters, "month"}
             values |= {
                 key: [text or EMPTY for text in each]
                 for key, each in to.filters.items()
-                if key in kept
+                if key in accepted
             }
             if to.by and set(to.by) <= set(taken.by):
                 values["by"] = ",".join(to.by)

@@ -29,7 +29,7 @@ _MONTHS = 6  # months in the chart of the months before
 _MOST_QUESTIONS, _MOST_RUNS, _MOST_TILES = 3, 8, 3
 _FAILED = ("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE")
 _LEAST_HOURS, _LEAST_SHARE = 1.0, 0.1  # GPU-hours and share of a user's that make a question
-# Columns of `usage` that are worth a question, and what is said about them.
+# Columns of `usage` that are worth a question, and the words for them.
 _LOSSES = (
     ("gpu_hours_timeout", "TIMEOUT", "reached their time limit"),
     ("gpu_hours_failed", "FAILED", "failed"),

@@ -36,7 +36,7 @@ def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
     Raises:
         BadConfig: when the section would let people in without a login, or lacks something.
         MissingExtra: without Flask.
-        ServiceError: when the service's state cannot be kept.
+        ServiceError: when the service's state cannot be stored.
     """
     section = load_section("ledger.portal", PortalSection)
     if not section.listen:

@@ -156,7 +156,7 @@ def _site_logout_url() -> str:
 def cookie_name(section: PortalSection) -> str:
     """Return the name of the session's cookie.
 
-    Browsers take `__Host-` only with TLS and from this host itself, not from one beside it. Without
+    Browsers take `__Host-` only with TLS, and from this host itself, not from its siblings. Without
     TLS, all ports of this host get the cookie, so its name has the port.
     """
     if section.is_secure:

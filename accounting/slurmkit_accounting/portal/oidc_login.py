@@ -35,7 +35,7 @@ from slurmkit_accounting.portal.openid_provider import OpenIdProvider, ProviderF
 pages = Blueprint("oidc", __name__)
 STATE_SECONDS = 600  # within which people must log in at the provider
 _LONGEST_CODE = 4096
-# Browsers keep 4 KiB of a cookie, and nginx passes on 4 KiB of headers unless told otherwise.
+# Browsers keep 4 KiB of a cookie, and nginx passes on 4 KiB of headers by default.
 _LONGEST_NEXT = 1000
 _MOST_PENDING = 4  # logins of a browser; with another one the oldest is forgotten
 _LONGEST_PENDING = 2500  # bytes of their cookies
@@ -146,11 +146,11 @@ def _too_many_pending(length: int) -> list[str]:
         for name, text in request.cookies.items()
         if name.startswith(_cookie_prefix())
     ]
-    kept, too_many = 1, []
+    logins, too_many = 1, []
     for begun, name, size in sorted(known, reverse=True):
-        kept, length = kept + 1, length + size
+        logins, length = logins + 1, length + size
         is_over = portal().now >= begun + STATE_SECONDS
-        if is_over or kept > _MOST_PENDING or length > _LONGEST_PENDING:
+        if is_over or logins > _MOST_PENDING or length > _LONGEST_PENDING:
             too_many.append(name)
     return too_many
 

@@ -33,8 +33,8 @@ from slurmkit_accounting.portal.id_token import (
 from slurmkit_accounting.portal.identity import LoginRefused
 from slurmkit_accounting.portal.settings import OidcSection, is_https_or_loopback
 
-METADATA_SECONDS = 3600  # for which the discovery document is kept
-KEYS_SECONDS = 600  # for which keys are kept: so long one that the provider withdrew still counts
+METADATA_SECONDS = 3600  # for which the discovery document is cached
+KEYS_SECONDS = 600  # for which keys are cached: so long, a withdrawn key is still accepted
 NEW_KEY_SECONDS = 60  # between two reads of the keys because of a token with an unknown key
 RETRY_SECONDS = 10  # after which a provider that failed is asked again
 _MOST_BYTES = 256 * 1024  # of an answer
@@ -71,8 +71,8 @@ class _TokenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error_description: str | None = None
 
 
-class _Kept(Generic[_FoundT]):
-    """A document of the provider that is kept for a while."""
+class _Cached(Generic[_FoundT]):
+    """A document of the provider that is cached for a while."""
 
     def __init__(self, read: Callable[[], _FoundT], clock: Callable[[], float]) -> None:
         self._read, self._clock = read, clock
@@ -136,8 +136,8 @@ class OpenIdProvider:
             ) from error
         self._section, self._secret, self._clock = section, secret, clock
         self._origin = origin
-        self._metadata = _Kept(self._read_metadata, clock)
-        self._keys = _Kept(self._read_keys, clock)
+        self._metadata = _Cached(self._read_metadata, clock)
+        self._keys = _Cached(self._read_keys, clock)
 
     @property
     def redirect_uri(self) -> str:

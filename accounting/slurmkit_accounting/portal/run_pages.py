@@ -26,7 +26,7 @@ from slurmkit_accounting.reports.model import Panel, Report, Series
 
 pages = Blueprint("runs", __name__)
 _EVER = "1970-01-02"
-_MOST_CURVES = 6  # lines of a chart that can be told apart
+_MOST_CURVES = 6  # lines of a chart that can be distinguished
 _MOST_RUNS = 50  # runs of a job on its page
 _MOST_NOTED = 2000  # runs of a job whose owners are written down, and of which one is the last
 _TIMES = frozenset(("submit", "eligible", "start", "end", "last_seen", "gone_since", "retracted"))

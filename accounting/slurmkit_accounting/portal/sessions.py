@@ -1,4 +1,4 @@
-"""Sessions of people who are logged in, kept by the service; a cookie holds only a random token.
+"""Sessions of people who are logged in, stored by the service; a cookie holds only a random token.
 
 They are in a file of their own, so that a page never waits for an ingest. The file holds digests of
 tokens: who can read it cannot log in with it.

@@ -57,7 +57,7 @@ class PortalSection(msgspec.Struct, frozen=True, kw_only=True):
             they are logged out. Empty for none.
         session_hours: a login ends after so many hours.
         idle_minutes: a login ends after so many minutes without a page.
-        view_days: days for which it is kept who looked at whose runs.
+        view_days: days for which the log of who looked at whose runs is stored.
         timezone: time zone of the pages; empty for the one of `[ledger.schedule]`.
     """
 
@@ -114,7 +114,8 @@ class OidcSection(msgspec.Struct, frozen=True, kw_only=True):
         ca_file: PEM file of the CA that signed the provider's certificate; empty for the system's.
         claim: the claim of the ID token that holds a person's immutable id, as `[ldap]
             id_attribute` gives it to the ledger. Never a name or a mail address.
-        scopes: what is asked for beside `openid`, for providers that need it to send the claim.
+        scopes: what is asked for in addition to `openid`, for providers that need it to send the
+            claim.
         timeout: seconds to wait for a connection, and for a whole answer.
     """
 

@@ -77,8 +77,8 @@ def statement(month: str, person: int, form: str) -> Response:
         abort(404, "There is no such statement that you may see.")
     notice = month_notice(g.ledger, past, found[0])
     response = Response(notice.html if form == "html" else notice.text, content_type=_FORMS[form])
-    kept = (char if char.isalnum() or char in "._-" else "_" for char in found[0].name)
-    name = "".join(char if char.isascii() else "_" for char in kept)
+    safe = (char if char.isalnum() or char in "._-" else "_" for char in found[0].name)
+    name = "".join(char if char.isascii() else "_" for char in safe)
     attached = f'attachment; filename="slurmkit-statement-{past.name}-{name}.{form}"'
     response.headers["Content-Disposition"] = attached
     return response

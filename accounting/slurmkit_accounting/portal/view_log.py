@@ -1,4 +1,4 @@
-"""Who looked at whose runs: written beside the pages, read by the owners of the runs.
+"""Who looked at whose runs: written in a thread of its own, read by the owners of the runs.
 
 A page does not wait for the ledger's writers: a thread writes what was seen, within seconds.
 """
@@ -138,7 +138,7 @@ class ViewLog:
                 return
 
     def _delete_old(self, connection: Connection, now: int) -> None:
-        """Delete what is older than it is kept, once a day."""
+        """Delete what is older than `view_days`, once a day."""
         today = dt.datetime.fromtimestamp(now, dt.UTC).date()
         if self._deleted_on != today:
             first = today - dt.timedelta(days=self._keep_days)

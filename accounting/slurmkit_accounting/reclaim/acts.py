@@ -144,7 +144,7 @@ def load_past_acts(
 def load_keeps(
     connection: Connection, cluster: int, job_ids: Collection[int]
 ) -> dict[tuple[int, int], tuple[int, str]]:
-    """Load when and why users said "leave it", by Slurm's own job id and the user's uid."""
+    """Load when and why users asked to "leave it", by Slurm's own job id and the user's uid."""
     table = reclaim_keeps.c
     query = select(table.job_id_raw, table.uid, table.at, table.reason).where(
         table.cluster_id == cluster, in_values(connection, table.job_id_raw, job_ids)

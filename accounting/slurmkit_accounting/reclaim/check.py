@@ -92,7 +92,7 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
         policy: name of the policy.
         end: end of the run, epoch seconds.
         done: each step with what was judged.
-        unknown: whether it cannot be told.
+        unknown: whether the samples are too few to decide.
         worked_again: whether its GPUs worked again after the first step.
     """
 
@@ -200,9 +200,9 @@ def _check_some(
             unknown = number in long_enough
             yield PolicyResult(job=job, policy=name, end=end, unknown=unknown)
             continue
-        kept = keeps.get((job.cluster_id, job.job_id_raw, job.uid))
-        until = 0.0 if kept is None else kept + 3600.0 * policy.keep_hours
-        yield _check_run(job, name, policy, uses[number], end=end, zone=zone, kept_until=until)
+        keep = keeps.get((job.cluster_id, job.job_id_raw, job.uid))
+        until = 0.0 if keep is None else keep + 3600.0 * policy.keep_hours
+        yield _check_run(job, name, policy, uses[number], end=end, zone=zone, keep_until=until)
 
 
 def _check_run(
@@ -213,10 +213,10 @@ def _check_run(
     *,
     end: int,
     zone: Zone,
-    kept_until: float,
+    keep_until: float,
 ) -> PolicyResult:
     curves = make_curves(uses, policy)
-    done = tuple(replay(curves, job, policy, until=end, zone=zone, kept_until=kept_until))
+    done = tuple(replay(curves, job, policy, until=end, zone=zone, keep_until=keep_until))
     if done:
         again = has_worked_since(curves, job, policy, done[0][1].at, end)
         return PolicyResult(job=job, policy=name, end=end, done=done, worked_again=again)

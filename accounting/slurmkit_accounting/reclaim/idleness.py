@@ -200,7 +200,7 @@ def next_step(
     *,
     at: float,
     zone: Zone,
-    kept_until: float = 0.0,
+    keep_until: float = 0.0,
 ) -> tuple[Step, Idleness] | None:
     """Return what a policy does about a run at a time, and the samples that say so.
 
@@ -211,13 +211,13 @@ def next_step(
         past: what was done about the run before.
         at: epoch seconds.
         zone: time zone of the policy's hours of day.
-        kept_until: when a person's "leave it" ends; epoch seconds.
+        keep_until: when a person's "leave it" ends; epoch seconds.
 
     Returns:
         The step and what was judged; None if nothing is done.
     """
     length = policy.window_seconds(job)
-    floor = max(job.start + 60 * policy.skip_minutes, kept_until)
+    floor = max(job.start + 60 * policy.skip_minutes, keep_until)
     if at - floor < length or policy.exemption(job) or not policy.acts_at(at, zone):
         return None
     begin = floor if policy.window == "first" else at - length
@@ -227,7 +227,7 @@ def next_step(
     spell = [
         act
         for act in past
-        if act.at >= kept_until and not has_worked_since(curves, job, policy, act.at, at)
+        if act.at >= keep_until and not has_worked_since(curves, job, policy, act.at, at)
     ]
     step = _step_of_spell(policy, spell, at)
     return None if step is None else (step, found)
@@ -240,7 +240,7 @@ def replay(
     *,
     until: float,
     zone: Zone,
-    kept_until: float = 0.0,
+    keep_until: float = 0.0,
 ) -> list[tuple[Step, Idleness]]:
     """Return what a policy would have done about a run, judged at the end of each point.
 
@@ -251,8 +251,8 @@ def replay(
         job: the run.
         policy: the policy.
         until: end of the run, or of what is looked at; epoch seconds.
-        zone: see `next_step`, as `kept_until`.
-        kept_until: see there.
+        zone: see `next_step`, as `keep_until`.
+        keep_until: see there.
     """
     done: list[tuple[Step, Idleness]] = []
     if not may_be_idle(curves, job, policy):
@@ -261,7 +261,7 @@ def replay(
     for at in max(curves, key=lambda curve: curve.step).moments():
         if at > until:
             break
-        found = next_step(curves, job, policy, past, at=at, zone=zone, kept_until=kept_until)
+        found = next_step(curves, job, policy, past, at=at, zone=zone, keep_until=keep_until)
         if found is not None:
             done.append(found)
             past.append(PastAct(found[0], at))

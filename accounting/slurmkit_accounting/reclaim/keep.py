@@ -29,12 +29,12 @@ _COPIED = (
 )  # fmt: skip
 
 
-class KeptJob(msgspec.Struct, frozen=True):
+class LeftAloneJob(msgspec.Struct, frozen=True):
     """A job that is left alone.
 
     Attributes:
         until: epoch seconds; None if no policy decides about the job any more.
-        reason: what its user said.
+        reason: as its user gave it.
     """
 
     cluster: str
@@ -46,7 +46,7 @@ class KeptJob(msgspec.Struct, frozen=True):
 @changes_remote
 def keep_job(
     ledger: Ledger, job: str, *, reason: str, cluster: str | None = None, uid: int = -1
-) -> KeptJob:
+) -> LeftAloneJob:
     """Have the idle GPUs of a job left alone for a while, once.
 
     Args:
@@ -57,8 +57,8 @@ def keep_job(
         uid: the user; the service sets it to the uid of whoever asks.
 
     Raises:
-        BadInput: when nothing was done about such a job of the user, or it was kept before, or
-            the reason is empty or too long.
+        BadInput: when nothing was done about such a job of the user, or the user has asked before,
+            or the reason is empty or too long.
         LedgerError: when the ledger cannot be written.
     """
     user = os.getuid() if uid < 0 else uid
@@ -91,7 +91,7 @@ def keep_job(
         name = connection.scalar(select(clusters.c.name).where(clusters.c.id == act.cluster_id))
     hours = _keep_hours(act)
     until = None if hours is None else now + 3600 * hours
-    return KeptJob(str(name), act.job_id, until, words)
+    return LeftAloneJob(str(name), act.job_id, until, words)
 
 
 def _last_act(connection: Connection, job: str, cluster: str | None, uid: int) -> Any | None:

@@ -13,7 +13,7 @@ from slurmkit_accounting.notify.job_letter import mail_template
 _CELLS = 36  # of a strip
 _MOST_STRIPS = 8
 _WINDOWS = 3  # lengths of the judged window that a strip shows
-# Colours that can be told apart on a light and on a dark ground; the first also without samples.
+# Colours that can be distinguished on a light and on a dark ground; the first also without samples.
 _NONE = "#e4e7eb"
 _LEGEND = (
     ("no samples", _NONE),

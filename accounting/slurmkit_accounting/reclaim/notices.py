@@ -49,7 +49,7 @@ class ReclaimNotices:
         self._zone = zone
 
     def warn(self, ledger: Ledger, act: OpenAct, policy: ReclaimPolicy, then: Follows) -> str:
-        """Tell the user that GPUs are idle; return why nobody was told, empty if it was sent.
+        """Tell the user that GPUs are idle; return why nothing was sent, empty if it was.
 
         Args:
             ledger: open for writing.
@@ -125,12 +125,12 @@ class ReclaimNotices:
 
     def _send(self, ledger: Ledger, act: OpenAct, letter: ReclaimLetter, below: float) -> str:
         with ledger.transaction() as connection:
-            to, kept = _recipients(connection, act), _kept(connection, act)
+            to, keep = _recipients(connection, act), _load_keep(connection, act)
             letter = self._with_strips(connection, act, letter)
-        if kept is not None:
-            at, reason = kept
-            said = f"On {self._zone.tell(at)} the user asked to leave it: {printable(reason)}"
-            letter = _with_note(letter, said)
+        if keep is not None:
+            at, reason = keep
+            note = f"On {self._zone.tell(at)} the user asked to leave it: {printable(reason)}"
+            letter = _with_note(letter, note)
         if act.to_pi:
             letter = _with_note(letter, "This mail also goes to the PI.")
         names = load_section("notify", NotifySection).by
@@ -217,7 +217,7 @@ def _pi(people: People, job: ReclaimJob, era: int) -> int | None:
     return people.pi(job.cluster_id, job.account, job.user, job.uid, era).person_id
 
 
-def _kept(connection: Connection, act: OpenAct) -> tuple[int, str] | None:
+def _load_keep(connection: Connection, act: OpenAct) -> tuple[int, str] | None:
     """Return when and why the user asked before to leave the job."""
     job = act.job
     if job.uid is None:

@@ -12,22 +12,22 @@ from collections.abc import Mapping
 from sqlalchemy import Connection
 
 from slurmkit_accounting.gpu_use.exporters import EXPORTER
-from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS, load_samples
+from slurmkit_accounting.gpu_use.recent import RETENTION_SECONDS, load_samples
 from slurmkit_accounting.gpu_use.store import load_open_ids
 from slurmkit_accounting.reclaim.acts import load_keeps
 from slurmkit_accounting.reclaim.idleness import needed_gpus
 from slurmkit_accounting.reclaim.policy import ReclaimJob, ReclaimPolicy
 
-_KEPT = "its user asked to leave it alone"
+_LEFT_ALONE = "its user asked to leave it alone"
 _WORKS = "its GPUs worked again"
 
 
-def kept_until(
+def keep_until(
     keeps: Mapping[tuple[int, int], tuple[int, str]], job: ReclaimJob, policy: ReclaimPolicy
 ) -> float:
     """Return when a user's "leave it" ends, epoch seconds; 0 without one."""
-    kept = keeps.get((job.job_id_raw, -1 if job.uid is None else job.uid))
-    return 0.0 if kept is None else kept[0] + 3600.0 * policy.keep_hours
+    keep = keeps.get((job.job_id_raw, -1 if job.uid is None else job.uid))
+    return 0.0 if keep is None else keep[0] + 3600.0 * policy.keep_hours
 
 
 def why_not_now(
@@ -43,9 +43,9 @@ def why_not_now(
         at: epoch seconds.
     """
     keeps = load_keeps(connection, job.cluster_id, [job.job_id_raw])
-    if at < kept_until(keeps, job, policy):
-        return _KEPT
-    begin = max(since, at - KEPT_SECONDS)
+    if at < keep_until(keeps, job, policy):
+        return _LEFT_ALONE
+    begin = max(since, at - RETENTION_SECONDS)
     return _WORKS if _has_worked(connection, job, policy, begin) else ""
 
 

@@ -2,7 +2,7 @@
 
 An act is recorded before it is done, and its outcome after it. An act that a killed service left
 without an outcome is looked at again. It is done once more only where twice is as once. If much
-time has passed, it counts as not done, and the job is judged anew.
+time has passed, it counts as not done, and the job is judged again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from slurmkit_accounting.reclaim.policy import (
     choose_policy,
     load_policies,
 )
-from slurmkit_accounting.reclaim.recheck import kept_until, why_not_now
+from slurmkit_accounting.reclaim.recheck import keep_until, why_not_now
 
 FRESH_SECONDS = 600
 """An act that was recorded longer ago and was not begun is not done any more."""
@@ -216,7 +216,7 @@ class Reclaimer:
                 past.get(run, ()),
                 at=at,
                 zone=self._zone,
-                kept_until=kept_until(keeps, job, policy),
+                keep_until=keep_until(keeps, job, policy),
             )
             if found is not None:
                 plans.append(_Plan(job, name, policy, *found))
@@ -288,7 +288,7 @@ class Reclaimer:
                 return False
             outcome, why = result
             if outcome in {"held", "cancelled"} and not self._tell_user(round_, act, outcome):
-                why = "the user could not be told"
+                why = "the user could not be notified"
         except (SlurmError, LedgerError):  # slurmctld is away, or others send mail: later
             return False
         except BadInput:  # the configuration, which is that of all jobs
@@ -495,7 +495,7 @@ def _uses_by_run(
 
 
 def _goes_to_pi(connection: Connection, plan: _Plan, at: float) -> bool:
-    """Return whether the PI is told, too."""
+    """Return whether the PI is notified, too."""
     if plan.step == "report" or plan.policy.to_pi != "second":
         return plan.step != "report" and plan.policy.to_pi == "always"
     job = plan.job

@@ -117,11 +117,9 @@ class Munge:
     content_type = "application/x-munge"
 
     def seal(self, payload: bytes, *, reader: int) -> bytes:
-        """See `seal`."""
         return seal(payload, reader=reader)
 
     def unseal(self, credential: bytes) -> OpenedCredential:
-        """See `unseal`."""
         return unseal(credential)
 
 

@@ -217,9 +217,9 @@ def _bar_chart(panel: Panel, width: float) -> Chart:
         name = (
             ChartText(0, top - 4, label) if above else ChartText(left - 8, top + 13, label, "end")
         )
-        beside = ChartText(left + length + 6, top + 13, numbers[place], strong=True)
+        right_of_bar = ChartText(left + length + 6, top + 13, numbers[place], strong=True)
         over = ChartText(width, top - 4, numbers[place], "end", strong=True)
-        texts += [name, over if parted else beside]
+        texts += [name, over if parted else right_of_bar]
     return Chart(width, max(len(values) * row, 1) + 4, tuple(shapes), tuple(texts), left=left)
 
 
@@ -246,7 +246,7 @@ def _bar_shapes(
 
 
 def _bar_number(panel: Panel, values: Sequence[float | None]) -> str:
-    """Return what is written beside a bar: its value, and of parts the share of the first one.
+    """Return what is written next to a bar: its value, and of parts the share of the first one.
 
     The share is of what is known; it is not written where less than half is.
     """

@@ -11,7 +11,6 @@ class Csv:
     """Renderer of CSV with a header."""
 
     def render(self, report: Report) -> bytes:
-        """See `Renderer`."""
         return as_csv(report).encode()
 
 
@@ -19,7 +18,6 @@ class Json:
     """Renderer of a JSON object with `meta` and `rows`."""
 
     def render(self, report: Report) -> bytes:
-        """See `Renderer`."""
         return (as_json(report) + "\n").encode()
 
 
@@ -27,7 +25,6 @@ class Xlsx:
     """Renderer of an XLSX spreadsheet."""
 
     def render(self, report: Report) -> bytes:
-        """See `Renderer`."""
         from slurmkit_accounting.render.xlsx import as_xlsx
 
         return as_xlsx(report)
@@ -37,7 +34,6 @@ class Html:
     """Renderer of one self-contained HTML page."""
 
     def render(self, report: Report) -> bytes:
-        """See `Renderer`."""
         from slurmkit_accounting.render.html import as_html
 
         return as_html(report).encode()

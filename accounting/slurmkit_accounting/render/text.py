@@ -52,8 +52,8 @@ def table_columns(report: Report, names: Sequence[str] = ()) -> list[Column]:
     # `correction` is always shown, so that rows of corrections do not look like other rows, and so
     # is how much of a column is known.
     keys = (*report.meta.by, "correction")
-    beside = {one.known_of: one.name for one in report.columns if one.known_of}
-    chosen = chain.from_iterable((name, beside.get(name, "")) for name in (*keys, *names))
+    completeness = {one.known_of: one.name for one in report.columns if one.known_of}
+    chosen = chain.from_iterable((name, completeness.get(name, "")) for name in (*keys, *names))
     return [known[name] for name in dict.fromkeys(chosen) if name in known]
 
 
@@ -144,7 +144,7 @@ def as_csv(report: Report) -> str:
 def as_json(report: Report) -> str:
     """Return a line of JSON with `rows` and `meta`, at full precision; unknown values are null."""
     schema, meta = f"slurmkit.report.{report.meta.report}/1", report.meta
-    return encode_rows(schema, report.rows, taken=meta.made, beside={"meta": meta})
+    return encode_rows(schema, report.rows, taken=meta.made, further={"meta": meta})
 
 
 def _csv_value(value: Value) -> str:

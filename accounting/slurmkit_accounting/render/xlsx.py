@@ -31,7 +31,7 @@ _DAY, _EPOCH = 86400, 25569  # seconds; the first day of 1970 as a spreadsheet c
 _NARROWEST, _WIDEST = 8, 60  # width of a column, in characters
 _ABOUT_WIDTH = 110
 _FILTER_BUTTON = 4  # room that the header's filter button takes
-# The characters that XML does not allow, besides those that `printable` escapes.
+# The characters that XML does not allow, other than those that `printable` escapes.
 _NOT_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
 _BOLD, _GREY = Font(bold=True), PatternFill("solid", fgColor="E7EAEE")
 _LINE_ABOVE = Border(top=Side(style="medium"))

@@ -140,14 +140,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """What a device measured within the window, beside its past and its type.
+    """What a device measured within the window, compared with its past and its type.
 
     Attributes:
         last: its last measurement.
         value: the last value; None if it never could be measured.
         past: its values before that.
         middle: median of the last values of all devices of its type; None if unknown.
-        verdict: `failed`, `slow` (beside its type), `slower` (than before), `few` or `ok`.
+        verdict: `failed`, `slow` (for its type), `slower` (than before), `few` or `ok`.
     """
 
     last: Sample
@@ -520,7 +520,7 @@ def _period(by: str, at: int, question: Question) -> str:
 
 def _price_words(rates: Rates) -> str:
     if rates.currency is None:
-        return "none in the configuration ([gpu.TYPE] prices), so nothing is said about money"
+        return "none in the configuration ([gpu.TYPE] prices), so no cost is shown"
     return "of a GPU-hour on the day of the last measurement, from the configuration"
 
 
@@ -529,11 +529,15 @@ def _definitions(by: str, bounds: Bounds) -> Iterator[str]:
         yield (
             f"slow: more than {bounds.percent:g} % and {bounds.mads:g} MAD (median absolute"
             " deviation) below the median of the last values of all devices of the type, of which"
-            f" there must be {bounds.devices}; slower: the same beside its own earlier values of"
-            f" the window, of which there must be {bounds.past}; few: too few to say"
+            f" there must be {bounds.devices}; slower: as far below the median of its"
+            f" own earlier values of the window, of which there must be {bounds.past}; few: too few"
+            " to say"
         )
-        yield "of_median: the value beside the median of its type"
-        yield "change: the value beside the median of the device's own earlier values of the window"
+        yield "of_median: the value divided by the median of its type"
+        yield (
+            "change: the difference from the median of the device's own earlier values of the"
+            " window, as a share of that median"
+        )
     if by == "node":
         yield "verdict, lowest, of_median and change are those of the node's worst GPU"
     if by == "gpu_type":

@@ -1,4 +1,4 @@
-"""One run of a job beside the earlier runs of the same user and job name."""
+"""One run of a job, with the earlier runs of the same user and job name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_run_beside_earlier(
 ) -> RunBesideEarlier:
     """Load one run of a job and the completed runs of the same user and name before it.
 
-    Tasks of the same array are no earlier runs: they began beside it, with other input.
+    Tasks of the same array are no earlier runs: they were submitted with it, for other input.
 
     Args:
         ledger: open for reading.

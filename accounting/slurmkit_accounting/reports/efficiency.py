@@ -44,7 +44,7 @@ COLUMNS = (
     Column("would_have_fitted"),
 )
 _SMALLER = 0.9  # of a GPU's memory; types with more are not called smaller
-_MOST_NAMED, _MOST_TOLD = 12, 5  # names in a chart, and in a sentence
+_MOST_NAMED, _MOST_IN_TEXT = 12, 5  # names in a chart, and in a sentence
 _LATELY = 20_000  # summaries from which the memory of GPU types is read
 HEADROOM = 1.2  # factor for memory, CPUs and time over the largest use of any run
 _DEFINITIONS = (
@@ -262,9 +262,9 @@ def _sum_by_name(
 def _largest(hours: Mapping[str, float]) -> str:
     """Name those with most hours: `alice 120.5, bob 30.1, 3 others 12.0`."""
     listed = list(hours.items())
-    rest = listed[_MOST_TOLD:]
+    rest = listed[_MOST_IN_TEXT:]
     others = [(f"{len(rest)} others", sum(each for _, each in rest))] if rest else []
-    return ", ".join(f"{name} {each:,.1f}" for name, each in (*listed[:_MOST_TOLD], *others))
+    return ", ".join(f"{name} {each:,.1f}" for name, each in (*listed[:_MOST_IN_TEXT], *others))
 
 
 def _rank(row: Mapping[str, Any], names: Sequence[str]) -> tuple[object, ...]:

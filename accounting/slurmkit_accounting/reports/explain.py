@@ -58,7 +58,7 @@ COLUMNS = (
     Column("doubt"),
     Column("row"),
 )
-# Which runs are listed, and what is said about them.
+# Which runs are listed, and which facts about them.
 HELD, LOST, DOUBTFUL, STARTED = "held", "lost", "doubtful", "started"
 MEASURED, WAITING = "measured", "waiting"
 RUNS = {

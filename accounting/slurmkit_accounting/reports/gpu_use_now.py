@@ -11,7 +11,7 @@ from sqlalchemy import Connection, or_, select, text
 
 from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit.state.gpu_use import GpuUseNow
-from slurmkit_accounting.gpu_use.recent import KEPT_SECONDS
+from slurmkit_accounting.gpu_use.recent import RETENTION_SECONDS
 from slurmkit_accounting.gpu_use.series import Curve
 from slurmkit_accounting.gpu_use.store import RunTimes, find_run
 from slurmkit_accounting.ledger.bulk_write import in_values
@@ -73,13 +73,13 @@ def load_gpu_use_now(ledger: Ledger, asked: NowQuestion, now: float) -> tuple[Gp
         LedgerError: when the ledger cannot be read.
     """
     begin = now - asked.seconds
-    step = max(_LEAST_STEP, -(-min(asked.seconds, KEPT_SECONDS) // _MOST_RECENT))
+    step = max(_LEAST_STEP, -(-min(asked.seconds, RETENTION_SECONDS) // _MOST_RECENT))
     with ledger.transaction() as connection:
         names = {row.id: row.name for row in connection.execute(select(clusters))}
         found = _shown_runs(connection, asked)
         uses = _uses_of(connection, found, asked.nodes)
         lately = _load_lately(connection, begin, uses, step)
-        if asked.seconds > KEPT_SECONDS:
+        if asked.seconds > RETENTION_SECONDS:
             lately = _reach_back(connection, lately, begin)
     shown = [
         _now(use, run, names[use.cluster_id], lately[use.id], step, now)

@@ -179,10 +179,10 @@ class _ShownRuns:
     def load(self, cluster: int, now: int, *where: Any) -> dict[int, _Run]:
         """Load runs of a cluster by row id."""
         mine = (runs.c.cluster_id == cluster, runs.c.alloc_tres.contains("gres/"), *where)
-        beside = (runs.c.id, runs.c.job_id_raw)
+        further = (runs.c.id, runs.c.job_id_raw)
         return {
             run_id: _Run(job, run.start or 0, run.end or 0, *self._gpus(run))
-            for (run_id, job), run in load_runs_with_ends(self._connection, now, mine, beside)
+            for (run_id, job), run in load_runs_with_ends(self._connection, now, mine, further)
             if self._is_shown(run)
         }
 

@@ -69,7 +69,7 @@ class MeasuredGpuHours(NamedTuple):
 
 
 def used_panel(title: str, hours: Mapping[str, MeasuredGpuHours]) -> tuple[Panel, ...]:
-    """Return a chart of GPU-hours used beside those held; none where nothing was measured.
+    """Return a chart of GPU-hours used, next to those held; none where nothing was measured.
 
     Args:
         title: heading of the chart.

@@ -24,9 +24,9 @@ from slurmkit_accounting.sacct.values import parse_limit_seconds
 from slurmkit_accounting.usage.bins import parse_alloc_tres
 
 FEWEST_USERS = 3
-"""Of whom the jobs of one kind must be before a reader without totals is told of it."""
+"""Fewest users of a kind of jobs that is reported to a reader without totals."""
 
-_KEPT_SECONDS = 1800  # one reading serves all who plan a job
+_CACHED_SECONDS = 1800  # one reading serves all who plan a job
 # Literal, so that the database sees that SELECT and GROUP BY hold the same expressions. The text of
 # CPUs and memory differs from run to run, and says nothing here.
 _GRES: ColumnElement[str] = literal_column(
@@ -74,13 +74,13 @@ _asking = threading.Lock()
 def load_past_waits(ledger: Ledger, cluster: str, scope: Scope, now: int) -> PastWaits:
     """Load how long the jobs waited that started in the last 30 days, by kind of job.
 
-    Runs in a reservation are left out. A reading is kept for half an hour; while it is read again
-    the old one is told.
+    Runs in a reservation are left out. A reading is cached for half an hour. While it is read
+    again, the old one is returned.
 
     Args:
         ledger: open for reading.
         cluster: name of the cluster.
-        scope: a reader who may not see sums over all runs is told less, see `read.past_waits`.
+        scope: a reader who may not see sums over all runs gets less, see `read.past_waits`.
         now: epoch seconds.
 
     Raises:
@@ -111,7 +111,7 @@ def _read_in_turn(ledger: Ledger, cluster: str, old: _Answers | None, now: int) 
 
 
 def _is_fresh(known: _Answers, now: int) -> bool:
-    return now - _KEPT_SECONDS < known.with_totals.asked <= now
+    return now - _CACHED_SECONDS < known.with_totals.asked <= now
 
 
 def _read(connection: Connection, name: str, now: int) -> _Answers:

@@ -72,7 +72,7 @@ class RunSelection:
         self.dimensions = dimensions or Dimensions(connection, self.rates)
         self._connection = connection
         self._eras = load_eras(connection)
-        self._kept: dict[UsageKey, bool] = {}
+        self._matching: dict[UsageKey, bool] = {}
         self._users: list[str] | None = None
 
     def rows(
@@ -159,11 +159,11 @@ class RunSelection:
 
     def keeps(self, key: UsageKey) -> bool:
         """Return whether runs of a key match the question and may be seen."""
-        if key not in self._kept:
+        if key not in self._matching:
             question = self.question
             shown = self.dimensions.shown(key, question.scope)
-            self._kept[key] = shown and self.dimensions.matches(key, question.filters)
-        return self._kept[key]
+            self._matching[key] = shown and self.dimensions.matches(key, question.filters)
+        return self._matching[key]
 
     def where(self, user: ColumnElement[str] = runs.c.user) -> Iterable[ColumnElement[bool]]:
         """Yield the conditions on `runs` that the database can check itself.

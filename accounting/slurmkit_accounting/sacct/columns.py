@@ -284,7 +284,7 @@ class RowLayout:
 _RUN = cast("Callable[[Iterable[Any]], RunRow]", partial(tuple.__new__, RunRow))
 _IDENTITY = ("job_id_raw", "submit")
 _ORDER = ("submit", "start", "end")
-_NOT_DIGITS = " \t\r\n-"  # characters besides digits that the JSON decoder would accept
+_NOT_DIGITS = " \t\r\n-"  # characters other than digits that the JSON decoder would accept
 _decode = msgspec.json.Decoder(list[int]).decode
 _FIRST_OF_SHA1 = "q12x"
 

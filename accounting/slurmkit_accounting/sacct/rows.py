@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 # JobIDRaw and Submit of a run, in epoch seconds: slurmdbd has one row for each such pair. A DBIndex
-# is no key: a database that was set up anew counts from 1 again, and a job that slurmctld sends to
+# is no key: a database that was re-created counts from 1 again, and a job that slurmctld sends to
 # it once more gets another one.
 RunKey: TypeAlias = "tuple[int, int]"
 # Values of many runs, by field of `RunRow` and in that order.

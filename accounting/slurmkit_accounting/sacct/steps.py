@@ -68,7 +68,7 @@ def parse_sacct_steps(lines: Iterable[str], mark: str, size: int) -> Iterator[St
     """Parse steps. Rows that cannot be parsed are left out: nothing is charged by steps.
 
     Args:
-        lines: sacct's output, line ends kept.
+        lines: sacct's output, with line ends.
         mark: the delimiter passed to sacct.
         size: number of steps of a batch.
     """

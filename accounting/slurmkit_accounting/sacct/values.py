@@ -36,7 +36,7 @@ _IN_K = re.compile(r"([1-9][0-9]{0,8})(\.50)?K", re.ASCII)
 _BIGGEST = _HALF - 1
 _REMEMBERED = 2**14
 _NO_ENERGY = 2**60  # Slurm prints 2^64 - 2 for "no value"
-# GRES that usage counts beside `gres/gpu`: GPUs by type, and parts of GPUs.
+# GRES that usage counts in addition to `gres/gpu`: GPUs by type, and parts of GPUs.
 _COUNTED_GRES = (f"{GPU_TRES}:", "gres/shard", "gres/mps")
 _ASKED = ("scontrol", "--all", "--oneliner", "show", "node")
 

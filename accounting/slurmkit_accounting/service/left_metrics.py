@@ -24,7 +24,7 @@ KeyT = TypeVar("KeyT")
 
 
 class LeftMetrics:
-    """Metrics that are read anew each five minutes, since they sum up the history.
+    """Metrics that are read again every five minutes, since they sum up the history.
 
     A PI is a user, so PIs are named only on request. Without names, the PI with the least left is
     shown for all of them.
@@ -39,7 +39,7 @@ class LeftMetrics:
         self._zone = zone
         self._log = log
         self._by_user = by_user
-        self._kept: list[Metric] = []
+        self._cached: list[Metric] = []
         self._taken = float("-inf")
 
     def metrics(self, ledger: Ledger, now: int) -> list[Metric]:
@@ -52,9 +52,9 @@ class LeftMetrics:
         if not 0 <= now - self._taken < _CACHED_SECONDS:
             with ledger.transaction() as connection:
                 unmapped = list(_unmapped(connection))
-            self._kept = [*unmapped, *self._left(ledger, now)]
+            self._cached = [*unmapped, *self._left(ledger, now)]
             self._taken = now
-        return self._kept
+        return self._cached
 
     def _left(self, ledger: Ledger, now: int) -> Iterator[Metric]:
         try:

@@ -172,14 +172,14 @@ class MonthGpuHours:
     def __init__(self, zone: Zone, *, by_user: bool = False) -> None:
         self._zone = zone
         self._by = (*_LABELS, "user") if by_user else _LABELS
-        self._kept: GaugeMetricFamily | None = None
+        self._cached: GaugeMetricFamily | None = None
         self._counted = float("-inf")
 
     def metric(self, connection: Connection, now: float) -> GaugeMetricFamily:
         """Return the metric, at most a minute old."""
-        if self._kept is None or not 0 <= now - self._counted < _CACHED_SECONDS:
-            self._kept, self._counted = self._count(connection, int(now)), now
-        return self._kept
+        if self._cached is None or not 0 <= now - self._counted < _CACHED_SECONDS:
+            self._cached, self._counted = self._count(connection, int(now)), now
+        return self._cached
 
     def _count(self, connection: Connection, now: int) -> GaugeMetricFamily:
         begin, _ = month_span(month_of(now, self._zone), self._zone)

@@ -51,9 +51,9 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
             months to handle (the month before each time due); empty unless the task is monthly.
         at_first: whether it runs at the first start ever.
         monthly: whether it handles months.
-        apart: whether it runs beside the other tasks. It runs often: it is logged only when it says
-            something new, and is not run again early when it fails.
-        beside: whether it runs beside the other tasks, but is logged and run again as they are.
+        apart: whether it runs in a thread of its own, and often. It is logged only when its result
+            is new, and is not run again early when it fails.
+        own_thread: as `apart`, but it is logged and run again as usual.
     """
 
     name: str
@@ -62,22 +62,22 @@ class ScheduledTask(msgspec.Struct, frozen=True, kw_only=True):
     at_first: bool = True
     monthly: bool = False
     apart: bool = False
-    beside: bool = False
+    own_thread: bool = False
 
     @property
     def thread(self) -> str:
         """Name of the thread in which it runs."""
-        return self.name if self.apart or self.beside else "default"
+        return self.name if self.apart or self.own_thread else "default"
 
 
 class Schedule:
-    """The scheduler of the tasks, one at a time, and those that are `apart` or `beside` them.
+    """The scheduler of the tasks: one at a time, except those that are `apart` or `own_thread`.
 
     Attributes:
         tasks: all tasks.
         seconds: duration of the last run since the start, by task.
         failures: number of failed runs since the start, by task.
-        running: name of the task that runs now, other than `apart` and `beside`.
+        running: name of the task that runs now in the common thread.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Schedule:
         self._log = log
         self._retry = timedelta(seconds=retry_seconds)
         self._in_a_row: Counter[str] = Counter()  # failures
-        self._said: dict[str, str] = {}  # last result or error of a task that is apart
+        self._last_results: dict[str, str] = {}  # last result or error of a task that is apart
         self._stopping = threading.Event()
         # It warns of every long run, and long runs are normal here.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
@@ -120,7 +120,7 @@ class Schedule:
         """
         now = int(time.time())
         for task in self.tasks:
-            if task.apart or task.beside:
+            if task.apart or task.own_thread:
                 self._scheduler.add_executor(ThreadPoolExecutor(1), task.name)
             if self._missed(task, now):
                 self._scheduler.add_job(self._run, args=[task], executor=task.thread)
@@ -184,11 +184,11 @@ class Schedule:
                 self.running = None
             self.seconds[task.name] = time.monotonic() - start
 
-    def _is_news(self, task: ScheduledTask, said: str) -> bool:
-        """Return whether to log what a run said: of a task that is apart only something new."""
-        before = self._said.get(task.name)
-        self._said[task.name] = said
-        return not task.apart or said != before
+    def _is_news(self, task: ScheduledTask, result: str) -> bool:
+        """Return whether to log the result of a run: of a task that is apart only a new one."""
+        before = self._last_results.get(task.name)
+        self._last_results[task.name] = result
+        return not task.apart or result != before
 
     def _run_and_record(self, task: ScheduledTask) -> str:
         """Run a task, and record its start and its success in the ledger."""

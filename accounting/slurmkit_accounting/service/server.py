@@ -115,7 +115,7 @@ def serve(db: str | None, more: MoreDoors | None = None) -> None:
 
     Args:
         db: database URL of the ledger; None for the configured one.
-        more: opens further applications to serve beside the queries.
+        more: opens further applications to serve in addition to the queries.
 
     Raises:
         BadConfig: when a setting is not valid, or others can write a configuration file.

@@ -164,7 +164,7 @@ class ServiceTasks:
                     when=when,
                     run=lambda _: daily.digest(),
                     at_first=False,
-                    beside=True,
+                    own_thread=True,
                 )
             )
         return tasks

@@ -19,11 +19,15 @@ _MOST_LINKS = 40  # as the kernel follows
 
 
 class _Place(NamedTuple):
-    """A file, a folder or a link on the way to a file; `kept` says whether the file is there."""
+    """A file, a folder or a link on the way to a file.
+
+    Attributes:
+        next_exists: False only for a folder in which the next part of the path is missing.
+    """
 
     path: Path
     facts: os.stat_result
-    kept: bool
+    next_exists: bool
 
 
 def check_configuration_files() -> None:
@@ -59,7 +63,7 @@ def _places(path: Path) -> Iterator[_Place]:
     while True:
         facts = here.lstat()
         if stat.S_ISLNK(facts.st_mode):
-            yield _Place(here, facts, kept=True)
+            yield _Place(here, facts, next_exists=True)
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(f"{here}: too many links")
@@ -72,14 +76,14 @@ def _places(path: Path) -> Iterator[_Place]:
             part = parts.pop()
             following = here.parent if part == ".." else here / part
         there = following != here and os.path.lexists(following)
-        yield _Place(here, facts, kept=there or following == here)
+        yield _Place(here, facts, next_exists=there or following == here)
         if not there:
             return
         here = following
 
 
 def _refuse_writable_by_others(place: _Place) -> None:
-    path, facts, kept = place
+    path, facts, next_exists = place
     if facts.st_uid not in {0, os.getuid()}:
         raise BadConfig(
             f"{path} belongs to uid {facts.st_uid}, who could change what the service does; run:"
@@ -90,7 +94,7 @@ def _refuse_writable_by_others(place: _Place) -> None:
     by_group = bool(facts.st_mode & stat.S_IWGRP) and not _is_own_group(facts.st_gid)
     by_others = bool(facts.st_mode & stat.S_IWOTH)
     # In a folder like /tmp, others cannot replace what is there, but make what is missing.
-    guarded = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and kept
+    guarded = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX) and next_exists
     if (by_group or by_others) and not guarded:
         raise BadConfig(
             f"other users can write {path}, and so change what the service does; run: chmod go-w"

@@ -136,18 +136,18 @@ def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[Check
     groups = {group.name.lower() for group in found.groups}
     accounts = account_names(case)
     owned = sum(bool(group.owners) for group in found.groups)
-    said = f"{len(found.people)} people, {len(found.groups)} groups, {owned} of them with an owner"
+    sizes = f"{len(found.people)} people, {len(found.groups)} groups, {owned} of them with an owner"
     if missing := sorted(name for name in accounts if name.lower() not in groups):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         yield CheckFinding(
             "note",
-            f"{said}; accounts of Slurm without a group: {', '.join(missing[:_SHOWN])}{more}",
+            f"{sizes}; accounts of Slurm without a group: {', '.join(missing[:_SHOWN])}{more}",
             "their PIs come from coordinators and overrides only",
             "slurmkit ledger people unmapped",
             "as the service's account",
         )
     else:
-        yield CheckFinding("ok", said)
+        yield CheckFinding("ok", sizes)
 
 
 def _check_mail(section: MailSection, case: CheckContext) -> Iterator[CheckFinding]:

@@ -154,7 +154,8 @@ def write_config_text(path: Path, before: str, text: str) -> Path | None:
     """Replace a configuration file as a whole. Return its backup, if any.
 
     Owner, mode and access control list stay; a new folder or file can be read by everybody.
-    The backup is beside the file, named by the time. A link stays: the file it leads to is written.
+    The backup is next to the file, named by the time. A link stays; the file that it leads to is
+    written.
 
     Args:
         path: the file; its folder is made if it does not exist.
@@ -202,7 +203,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _back_up(file: Path) -> Path | None:
-    """Copy a file to one beside it that did not exist; return its path."""
+    """Copy a file to a new file next to it; return the path of the copy."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:

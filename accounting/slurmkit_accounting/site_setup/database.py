@@ -164,8 +164,8 @@ def _ask_as(account: str, db: str) -> tuple[str, bool]:
         return f"the database did not answer within {_SECONDS} s", False
     except OSError as error:
         raise SlurmkitError(f"not checked: cannot run {sys.executable} as {account}") from error
-    said = (done.stderr if done.returncode else done.stdout).strip().splitlines()
-    last = said[-1] if said else f"exit code {done.returncode}"
+    output = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    last = output[-1] if output else f"exit code {done.returncode}"
     if done.returncode not in {0, _UNUSABLE}:
         raise SlurmkitError(
             f"not checked: {account} cannot run slurmkit ({last}); let the account read"

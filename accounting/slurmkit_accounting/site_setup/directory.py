@@ -186,11 +186,11 @@ def _common_base(entries: Sequence[LdapEntry]) -> tuple[str, int]:
     parents = [_parts(dn)[1:] for dn, _ in entries]
     counts = Counter(map(_lower, parents))
     least = max(_SHARE * len(entries), _FEW)
-    kept = {parent for parent, count in counts.items() if count >= least}
-    kept |= {counts.most_common(1)[0][0]}
+    frequent = {parent for parent, count in counts.items() if count >= least}
+    frequent |= {counts.most_common(1)[0][0]}
     base: tuple[str, ...] | None = None
     for parent in parents:
-        if _lower(parent) in kept:
+        if _lower(parent) in frequent:
             base = parent if base is None else _common_end(base, parent)
     base = base or ()
     below = sum(_lower(parent)[len(parent) - len(base) :] == _lower(base) for parent in parents)

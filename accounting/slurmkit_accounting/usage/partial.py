@@ -198,7 +198,7 @@ def load_runs_with_ends(
     connection: Connection,
     now: int,
     where: Iterable[ColumnElement[bool] | TextClause],
-    beside: Sequence[ColumnElement[Any]] = (),
+    further: Sequence[ColumnElement[Any]] = (),
 ) -> Generator[tuple[tuple[Any, ...], UsageRun], None, None]:
     """Load counted runs; a run without an end gets as its end the time up to which it counts.
 
@@ -206,22 +206,22 @@ def load_runs_with_ends(
         connection: to the ledger.
         now: epoch seconds.
         where: conditions on the runs.
-        beside: further columns, whose values are yielded before each run.
+        further: further columns, whose values are yielded before each run.
     """
     last, known = load_last_ingests(connection, ingests.c.source == "sacct"), known_eras(connection)
-    columns = (*beside, runs.c.last_seen, runs.c.gone_since, *_HELD)
+    columns = (*further, runs.c.last_seen, runs.c.gone_since, *_HELD)
     query = select(*columns).where(_COUNTED, *where).execution_options(yield_per=10_000)
     with connection.execute(query) as found:
         for row in found:
-            *further, seen, gone = row[: len(beside) + 2]
-            run = UsageRun(*row[len(beside) + 2 :])
+            *values, seen, gone = row[: len(further) + 2]
+            run = UsageRun(*row[len(further) + 2 :])
             if run.end is None:
                 # A run that came from files only was last seen at the end of its file.
                 latest = last.get(run.cluster_id, 0 if seen is None else now + 1)
                 unseen = seen is not None and (gone is not None or seen < latest)
                 until = min(seen or 0, now) if unseen else now
                 run = _unmeasured(run)._replace(end=max(until, run.start or 0))
-            yield tuple(further), run._replace(era=known.of(run.submit))
+            yield tuple(values), run._replace(era=known.of(run.submit))
 
 
 def open_runs_counted_until(connection: Connection, numbers: Collection[int], now: int) -> int:

@@ -27,7 +27,7 @@ from slurmkit_containers.trust import LINE_STAYS, ReportProgress, ignore_progres
 WriteImage = Callable[[Path, ReportProgress], ImageOrigin]
 """Writes an image's squashfs file to a path in a new, private folder; returns what it knows."""
 
-ReimportMode = Literal["missing", "anew", "always"]
+ReimportMode = Literal["missing", "refresh", "always"]
 
 _PAUSE = 0.2  # seconds between two progress reports of a child process
 _OURS = re.compile(r"import-[0-9a-f]{32}-[a-z0-9_]+", re.ASCII)
@@ -67,7 +67,7 @@ def import_once(
         cache: the cache.
         reference: the image's name, as `images.canonical` writes it.
         make: writes the file.
-        again: `missing`: import only if it is not there; `anew`: import, unless another import
+        again: `missing`: import only if it is not there; `newer`: import, unless another import
             began after this call; `always`: import.
         report: called with the progress.
 
@@ -82,7 +82,7 @@ def import_once(
     with _working(cache, reference, report) as work:
         found = cache.find(reference)
         new = found is not None and found.entry.made.begun >= started
-        if found is not None and (again == "missing" or (again == "anew" and new)):
+        if found is not None and (again == "missing" or (again == "refresh" and new)):
             cache.check(found, report=report)
             cache.used(found)
             return found, False

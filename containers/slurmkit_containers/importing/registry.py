@@ -318,7 +318,7 @@ def import_public_image(image: Image, file: Path, report: ReportProgress) -> Ima
 
     Args:
         image: an image of a registry.
-        file: the file to write; the layout is kept next to it during the import.
+        file: the file to write; the layout is next to it during the import.
         report: called with the progress.
 
     Raises:

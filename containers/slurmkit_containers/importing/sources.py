@@ -78,7 +78,7 @@ class ImportSource(msgspec.Struct, frozen=True):
         """
         if self.path is not None:
             return import_once(cache, self.reference, self._make, again="always", report=report)
-        how: ReimportMode = "anew" if again else "missing"
+        how: ReimportMode = "refresh" if again else "missing"
         return import_once(cache, self.reference, self._make, again=how, report=report)
 
     def _make(self, file: Path, report: ReportProgress) -> ImageOrigin:
@@ -166,14 +166,14 @@ def import_image(image: Image, file: Path, report: ReportProgress) -> ImageOrigi
     arch = ["--arch", platform.machine()] if asked.kind == "registry" else []
     argv = ["enroot", "import", *arch, "--output", str(file), asked.enroot]
     try:
-        said = run_child(argv, file, report)
+        output = run_child(argv, file, report)
     except CommandFailed as error:
         why = _why_enroot_failed(error, asked)
         if public is None:
             raise ImageError(why) from error
         made = _instead_of_enroot(asked, file, report, why)
         return msgspec.structs.replace(made, source=source)
-    if _OTHER in said:
+    if _OTHER in output:
         raise ImageError(
             f"image {asked} is for another architecture than this machine, {local_architecture()}"
         )

@@ -116,7 +116,7 @@ def _fstab(mount: Mount) -> str:
 
 _NAME = '[ -n "$name" ] || name=slurmkit_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}\n'
 
-# $1: image in enroot's form, or empty; $2: name of a container that is kept, or empty.
+# $1: image in enroot's form, or empty; $2: name of a container that stays, or empty.
 # One lock is in the folder of the containers, so that each container is created once per node.
 # Another, in the home directory, is held while enroot imports, so that two nodes do not fill the
 # same layer cache at once. A marker file, with what enroot says, tells that a container is being

@@ -24,7 +24,7 @@ from slurmkit_containers.runtimes.common import error, missing_features
 NAME = "oci"
 _KINDS = ("bundle",)
 _FEATURES = ("environment",)
-_KEPT = "SLURMKIT_ENV_"
+_SAVED = "SLURMKIT_ENV_"
 
 
 class Oci:
@@ -75,10 +75,10 @@ class Oci:
             return ContainerLaunch()
         bundle = read_bundle(image.name)
         names = [n for n in container.environment if bundle is None or n in bundle.variables]
-        restore = [f"{_copy(f'{_KEPT}{name}', name)}; unset {_KEPT}{name}" for name in names]
+        restore = [f"{_copy(f'{_SAVED}{name}', name)}; unset {_SAVED}{name}" for name in names]
         return ContainerLaunch(
             srun_options=(f"--container={image.name}",),
-            before=tuple(_copy(name, f"{_KEPT}{name}") for name in names),
+            before=tuple(_copy(name, f"{_SAVED}{name}") for name in names),
             prefix=("sh", "-c", "; ".join([*restore, 'exec "$@"']), "sh") if restore else (),
         )
 

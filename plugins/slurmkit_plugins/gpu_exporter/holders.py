@@ -96,10 +96,10 @@ def read_slurm_gpus(
     """
     try:
         if printed is None:
-            said = slurm.run(["slurmd", "-G"], timeout=_SLURMD_SECONDS, errors=True)
+            output = slurm.run(["slurmd", "-G"], timeout=_SLURMD_SECONDS, errors=True)
         else:
-            said = printed.read_text("utf-8")
-        found, why = parse_slurmd_gres(said), "slurmd -G prints no GPU"
+            output = printed.read_text("utf-8")
+        found, why = parse_slurmd_gres(output), "slurmd -G prints no GPU"
     except (SlurmError, OSError, ValueError) as error:
         found, why = SlurmGpus(), f"slurmd -G fails: {error}"
     if found.by_files:

@@ -137,7 +137,7 @@ class NvmlReading(msgspec.Struct, frozen=True, kw_only=True):
 class NvmlReader:
     """Reader of all GPUs of this node.
 
-    A GPU or a driver that is lost is said once, and looked for again at each reading.
+    A GPU or a driver that is lost is logged once, and looked for again at each reading.
 
     Args:
         log: gets a line when a GPU or the driver is lost, or back.
@@ -217,7 +217,7 @@ class NvmlReader:
         return [*readings, *(NvmlReading(identity=gpu, lost=True) for gpu in lost)]
 
     def _open_again(self) -> None:
-        """Begin anew where the driver was lost, or has other GPUs, or a GPU is lost for a while.
+        """Open the driver again if it was lost, has other GPUs, or a GPU is lost for a while.
 
         A GPU that was reset needs it too: the driver's library keeps what it knew of it.
         """
@@ -458,7 +458,7 @@ class NvmlReader:
 
 
 class _Gpu:
-    """A GPU as the library knows it, and what is kept of it between two readings."""
+    """A GPU as the library knows it, and what is stored of it between two readings."""
 
     def __init__(self, handle: Any, identity: GpuIdentity, activity: _ActivityReader) -> None:
         self.handle = handle

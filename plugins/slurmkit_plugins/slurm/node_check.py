@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -EsB
 """Check a node's GPUs, links and disk, for Slurm and for monitoring.
 
-Installed in /etc/slurm, with node_checks.py and node_settings.py beside it. They stand alone: the
+Installed in /etc/slurm, with node_checks.py and node_settings.py next to it. They stand alone: the
 standard library of Python 3.6 or later.
 """
 
@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node_checks import (  # type: ignore[import-not-found]  # beside this file on a node
+from node_checks import (  # type: ignore[import-not-found]  # next to this file on a node
     HANGS,
     SOURCES,
     read_line,
 )
-from node_settings import (  # type: ignore[import-not-found]  # beside this file on a node
+from node_settings import (  # type: ignore[import-not-found]  # next to this file on a node
     CHECKS,
     CONF_FILE,
     CONTEXTS,
@@ -88,7 +88,7 @@ def run_sources(
     Args:
         names: keys of `SOURCES`.
         conf: the settings.
-        state: what the last health check has kept.
+        state: what the last health check has stored.
         deadline: of the monotonic clock, in seconds.
 
     Returns:
@@ -105,16 +105,16 @@ def run_sources(
         if not ready and left <= 0:
             break
         for pipe in ready:
-            name, pid, said = running[pipe]
+            name, pid, output = running[pipe]
             part = os.read(pipe, 65536)
-            said += part
+            output += part
             if not part:
                 del running[pipe]
                 os.close(pipe)
                 os.waitpid(pid, 0)
-                more, kept = _parse_answer(name, bytes(said))
+                more, found = _parse_answer(name, bytes(output))
                 results += more
-                facts.update(kept)
+                facts.update(found)
     hanging = {}
     for name, pid, _ in running.values():
         hanging[name] = _kill(pid)
@@ -145,9 +145,9 @@ def _answer(name: str, conf: CheckSettings, state: "dict[str, Any]") -> str:
         return json.dumps([[], {"failed": f"{type(error).__name__}: {error}"}])
 
 
-def _parse_answer(name: str, said: bytes) -> "tuple[list[CheckResult], dict[str, Any]]":
+def _parse_answer(name: str, answer: bytes) -> "tuple[list[CheckResult], dict[str, Any]]":
     try:
-        rows, facts = json.loads(said.decode("utf-8"))
+        rows, facts = json.loads(answer.decode("utf-8"))
     except ValueError:
         rows, facts = [], {"failed": "it ended without an answer"}
     failed = facts.pop("failed", None)
@@ -214,7 +214,7 @@ class CheckRound(NamedTuple):
 def check_node(context: str, conf: CheckSettings, state: "dict[str, Any]") -> CheckRound:
     """Run the checks of a context."""
     begin = time.monotonic()
-    # A process that could not be killed hangs on: another one would hang beside it.
+    # A process that could not be killed still hangs: another one would hang, too.
     hanging = {
         name: [each for each in pids if is_running(each)]
         for name, pids in state.get("hanging", {}).items()
@@ -333,8 +333,8 @@ def drain(node: str, faults: "list[str]", states: "set[str]", old: str) -> "tupl
         return reason, ""
     if others:  # somebody's note on a node in use
         reason = f"{old}; {reason}"[: max(len(old), MOST_REASON)]
-    code, said = _scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason)
-    return (None, "cannot drain the node: " + said) if code else (reason, "drained: " + reason)
+    code, output = _scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=" + reason)
+    return (None, "cannot drain the node: " + output) if code else (reason, "drained: " + reason)
 
 
 def merge_reason(old: str, faults: "list[str]") -> str:
@@ -382,8 +382,8 @@ def resume(node: str, ours: str, results: "list[CheckResult]") -> "tuple[str | N
         return None, ""
     if not may_resume(reason, results):
         return reason, ""
-    code, said = _scontrol("update", "NodeName=" + node, "State=RESUME")
-    return (reason, "cannot resume: " + said) if code else (None, "resumed; it was: " + reason)
+    code, output = _scontrol("update", "NodeName=" + node, "State=RESUME")
+    return (reason, "cannot resume: " + output) if code else (None, "resumed; it was: " + reason)
 
 
 class NoAnswer(Exception):
@@ -396,11 +396,11 @@ def node_state(node: str) -> "tuple[set[str], str]":
     Raises:
         NoAnswer: when it does not answer.
     """
-    code, said = _scontrol("-o", "show", "node", node)
+    code, output = _scontrol("-o", "show", "node", node)
     if code:
-        raise NoAnswer(said.strip())
-    state = re.search(r" State=(\S+)", said)
-    reason = re.search(r" Reason=(.*?)(?: \[[^ \]]+@|$)", said, re.MULTILINE)
+        raise NoAnswer(output.strip())
+    state = re.search(r" State=(\S+)", output)
+    reason = re.search(r" Reason=(.*?)(?: \[[^ \]]+@|$)", output, re.MULTILINE)
     states = [re.sub(r"\W+$", "", each) for each in state.group(1).split("+")] if state else []
     return set(states), reason.group(1) if reason else ""
 
@@ -413,11 +413,11 @@ def _scontrol(*words: str) -> "tuple[int, str]":
         stderr=subprocess.STDOUT,
     )
     try:
-        said = process.communicate(timeout=SCONTROL_SECONDS)[0]
+        output = process.communicate(timeout=SCONTROL_SECONDS)[0]
     except subprocess.TimeoutExpired:
         process.kill()
         return 1, f"scontrol does not answer within {SCONTROL_SECONDS} s"
-    return process.returncode, said.decode("utf-8", "replace")
+    return process.returncode, output.decode("utf-8", "replace")
 
 
 # --- the program --------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def find_context() -> str:
 
 
 def load_state(folder: Path) -> "dict[str, Any]":
-    """Load what the last health check kept; nothing of it holds after a boot."""
+    """Load what the last health check stored; nothing of it holds after a boot."""
     state = _load_since_boot(folder / "state.json")
     # A prolog or epilog keeps what hangs in a file of its own, as `--forget` does.
     hanging = dict(state.get("hanging", {}))
@@ -452,7 +452,7 @@ def load_state(folder: Path) -> "dict[str, Any]":
 def load_forgotten(folder: Path) -> float:
     """Return when `--forget` ran last, in seconds since the boot; -1 if it did not.
 
-    It has a file of its own: a health check that runs meanwhile writes the state anew.
+    It has a file of its own: a health check that runs meanwhile overwrites the state.
     """
     return float(_load_since_boot(folder / "forgotten.json").get("at", -1.0))
 
@@ -593,32 +593,32 @@ def act_on_health(
 ) -> "dict[str, Any]":
     """Drain or resume the node, and return what the next health check must know."""
     gpus = found.facts.get("gpus") or state.get("gpus", [])
-    kept = dict(state, **found.facts)
-    kept.update(boot=_boot(), hanging=found.hanging, gpus=gpus)
+    new_state = dict(state, **found.facts)
+    new_state.update(boot=_boot(), hanging=found.hanging, gpus=gpus)
     left, age = take_faults(folder)
     faults = [describe(each, gpus) for each in found.results if each.state in {"drain", "page"}]
     urgent = [describe(each, gpus) for each in found.results if each.state == "page"]
-    kept["paged"] = [fault.partition(":")[0] for fault in urgent]
+    new_state["paged"] = [fault.partition(":")[0] for fault in urgent]
     new = [fault for fault in urgent if fault.partition(":")[0] not in state.get("paged", ())]
     if new:
         page(conf, node, new)
     shown = [describe(each, gpus).partition(RESUMED)[0] for each in found.results]
-    kept["reported"] = still_there(state.get("reported", []), found, shown)
-    kept["accepted"] = {
+    new_state["reported"] = still_there(state.get("reported", []), found, shown)
+    new_state["accepted"] = {
         fault: state["accepted"][fault]
         for fault in still_there(list(state.get("accepted", ())), found, shown)
         # One that is a fault all the same has come again since, or its time is over.
         if fault not in faults
     }
     if faults or left:
-        kept["fine"] = 0
-        return dict(kept, **_tell_faults(folder, node, faults, (left, age), kept, conf))
-    kept["fine"] = state.get("fine", 0) + 1
-    if conf.resume and state.get("reason") and kept["fine"] >= ROUNDS_TO_RESUME:
-        kept["reason"], text = resume(node, state["reason"], found.results)
+        new_state["fine"] = 0
+        return dict(new_state, **_tell_faults(folder, node, faults, (left, age), new_state, conf))
+    new_state["fine"] = state.get("fine", 0) + 1
+    if conf.resume and state.get("reason") and new_state["fine"] >= ROUNDS_TO_RESUME:
+        new_state["reason"], text = resume(node, state["reason"], found.results)
         if text:
             say(text, syslog.LOG_NOTICE)
-    return kept
+    return new_state
 
 
 def _tell_faults(
@@ -636,11 +636,11 @@ def _tell_faults(
         node: its name.
         faults: what this round has found.
         of_jobs: what prolog and epilog have left, and how many seconds ago.
-        state: what is kept so far.
+        state: the new state so far.
         conf: the settings.
 
     Returns:
-        What the next health check must know besides.
+        What else the next health check must know.
     """
     left, age = of_jobs
     try:

@@ -1,6 +1,6 @@
 """The checks of a node: what each one reads, and what it says.
 
-Installed in /etc/slurm, beside node_check.py and node_settings.py. They stand alone: the standard
+Installed in /etc/slurm, next to node_check.py and node_settings.py. They stand alone: the standard
 library of Python 3.6 or later.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from node_settings import (  # type: ignore[import-not-found]  # beside this file on a node
+from node_settings import (  # type: ignore[import-not-found]  # next to this file on a node
     CHECKS,
     CheckResult,
     CheckSettings,
@@ -29,7 +29,7 @@ XIDS = {
 """Errors of the GPU itself (NVIDIA's Xid catalogue). The others are mostly errors of programs."""
 
 if TYPE_CHECKING:
-    State = dict[str, Any]  # what the health check before this one kept
+    State = dict[str, Any]  # what the health check before this one stored
     Found = tuple[list[CheckResult], dict[str, Any]]  # and what this one keeps
 
 
@@ -45,25 +45,25 @@ def read_smi(conf: CheckSettings, state: "State") -> "Found":
         if conf.gpus:
             return [CheckResult("gpus", "drain", "nvidia-smi is not installed")], {}
         return _skipped("smi", "nvidia-smi is not installed"), {}
-    code, said = _run(["nvidia-smi", "-q", "-x"])
+    code, output = _run(["nvidia-smi", "-q", "-x"])
     if code and expected == 0:
         return _skipped("smi", "this node has no GPU"), {}
     # It may print more, before and after: `WARNING: infoROM is corrupted at gpu …`.
-    answer = re.search("<nvidia_smi_log>.*</nvidia_smi_log>", said, re.DOTALL)
+    answer = re.search("<nvidia_smi_log>.*</nvidia_smi_log>", output, re.DOTALL)
     try:
         gpus = ElementTree.fromstring(answer.group() if answer else "").findall("gpu")  # noqa: S314 - the driver wrote it
     except ElementTree.ParseError as error:
         severity = "drain" if expected else "unknown"
-        why = f"nvidia-smi fails with code {code}: {_first_line(said)}"
-        if answer or ("<nvidia_smi_log>" in said and not code):
+        why = f"nvidia-smi fails with code {code}: {_first_line(output)}"
+        if answer or ("<nvidia_smi_log>" in output and not code):
             # It has the names of users' programs: no user may drain a node with one.
             severity, why = "unknown", f"nvidia-smi -q -x gives no XML that can be read: {error}"
         return [CheckResult("gpus", severity, why)], {}
     earlier = state.get("lanes", {})  # type: dict[str, int]
     lanes = {_text(gpu, "uuid"): _number(gpu.find(_LANES)) for gpu in gpus}
-    kept = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
+    most_lanes = {uuid: max(now, earlier.get(uuid, 0)) for uuid, now in lanes.items()}
     results = check_gpus(gpus, expected, conf, earlier)
-    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": kept}
+    return results, {"gpus": [_identity(gpu) for gpu in gpus], "lanes": most_lanes}
 
 
 def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
@@ -71,15 +71,15 @@ def _read_amd_smi(expected: "int | None") -> "list[CheckResult]":
 
     Nothing is sure where slurmd does not say how many there should be.
     """
-    code, said = _run(["amd-smi", "list", "--json"])
+    code, output = _run(["amd-smi", "list", "--json"])
     others = _skipped("smi", "this node has AMD's GPUs")
     results = [each for each in others if each.check != "gpus"]
     if expected == 0:
         return [*results, CheckResult("gpus", "skipped", "this node has no GPU")]
     try:
-        there = len(parse_amd_list(said))
+        there = len(parse_amd_list(output))
     except ValueError:
-        why = f"amd-smi fails with code {code}: {_last_line(said)}"
+        why = f"amd-smi fails with code {code}: {_last_line(output)}"
         return [*results, CheckResult("gpus", "drain" if expected else "unknown", why)]
     if expected is not None and there < expected:
         return [*results, CheckResult("gpus", "drain", f"{there} of {expected} GPUs are there")]
@@ -291,23 +291,23 @@ def read_nvlink(conf: CheckSettings, state: "State") -> "Found":
     del conf
     if not shutil.which("nvidia-smi"):
         return _skipped("nvlink", "nvidia-smi is not installed"), {}
-    code, said = _run(["nvidia-smi", "nvlink", "-s"])
-    links = parse_nvlink(said)
+    code, output = _run(["nvidia-smi", "nvlink", "-s"])
+    links = parse_nvlink(output)
     if code or not links:
         return _skipped("nvlink", "no NVLink"), {}
     earlier = state.get("nvlinks", {})  # type: dict[str, int]
-    kept = {uuid: max(active, earlier.get(uuid, 0)) for uuid, _, active in links}
+    most_links = {uuid: max(active, earlier.get(uuid, 0)) for uuid, _, active in links}
     results = compare_nvlinks(links, earlier)
     if results:
         try:
             mig = read_mig_gpus()
         except ValueError as error:
-            return [CheckResult("nvlink", "unknown", str(error))], {"nvlinks": kept}
+            return [CheckResult("nvlink", "unknown", str(error))], {"nvlinks": most_links}
         links = [each for each in links if each[0] not in mig]
         results = compare_nvlinks(links, earlier)
     if not links:
-        return _skipped("nvlink", "all GPUs are in MIG mode"), {"nvlinks": kept}
-    return results or [CheckResult("nvlink", "ok", "")], {"nvlinks": kept}
+        return _skipped("nvlink", "all GPUs are in MIG mode"), {"nvlinks": most_links}
+    return results or [CheckResult("nvlink", "ok", "")], {"nvlinks": most_links}
 
 
 def compare_nvlinks(
@@ -337,10 +337,12 @@ def read_mig_gpus() -> "set[str]":
     Raises:
         ValueError: when nvidia-smi does not say.
     """
-    code, said = _run(["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"])
-    if code and "not a valid field" not in said:
-        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {_first_line(said)}")
-    rows = [line.split(", ") for line in said.splitlines()]
+    query = ["--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"]
+    code, output = _run(["nvidia-smi", *query])
+    if code and "not a valid field" not in output:
+        first = _first_line(output)
+        raise ValueError(f"nvidia-smi does not say which GPUs are in MIG mode: {first}")
+    rows = [line.split(", ") for line in output.splitlines()]
     return {row[0].strip() for row in rows if row[-1].strip() == "Enabled"}
 
 
@@ -362,8 +364,8 @@ def read_diag(conf: CheckSettings, state: "State") -> "Found":
     del conf, state
     if not shutil.which("dcgmi"):
         return [CheckResult("diag", "unknown", "dcgmi is not installed")], {}
-    code, said = _run(["dcgmi", "diag", "-r", "1", "-j"])
-    return parse_diag(said, code), {"diag": int(time.time())}
+    code, output = _run(["dcgmi", "diag", "-r", "1", "-j"])
+    return parse_diag(output, code), {"diag": int(time.time())}
 
 
 def parse_diag(text: str, code: int = 0) -> "list[CheckResult]":
@@ -455,10 +457,10 @@ def parse_xids(records: str) -> "dict[str, dict[str, Any]]":
     found = {}
     for micro, pci in re.findall(driver + off_the_bus, records, re.MULTILINE):
         found[short_pci(pci) + "|79"] = {"at": int(micro) / 1e6, "text": "off the bus"}
-    for micro, kind, pci, number, said in re.findall(driver + xid, records, re.MULTILINE):
+    for micro, kind, pci, number, words in re.findall(driver + xid, records, re.MULTILINE):
         name = "SXid" + number if kind == "SXid" else number
         # A process and its name are a user's words, and nobody's fault.
-        rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", said).strip()
+        rest = re.sub(r"\b(pid|name)=[^,]*,? *", "", words).strip()
         found[short_pci(pci) + "|" + name] = {"at": int(micro) / 1e6, "text": rest[:80]}
     return found
 
@@ -584,8 +586,8 @@ def read_expected(conf: CheckSettings, state: "State") -> "Found":
     With AutoDetect that is less when a GPU is lost, so the most since the boot counts.
     """
     del conf
-    code, said = _run(["slurmd", "-G"]) if shutil.which("slurmd") else (1, "")
-    return [], {} if code else {"expected": max(count_gres(said), state.get("expected") or 0)}
+    code, output = _run(["slurmd", "-G"]) if shutil.which("slurmd") else (1, "")
+    return [], {} if code else {"expected": max(count_gres(output), state.get("expected") or 0)}
 
 
 def count_gres(text: str) -> int:
@@ -616,8 +618,8 @@ def _run(argv: "list[str]") -> "tuple[int, str]":
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    said = process.communicate()[0]
-    return process.returncode, said.decode("utf-8", "replace")
+    output = process.communicate()[0]
+    return process.returncode, output.decode("utf-8", "replace")
 
 
 def _first_line(text: str) -> str:

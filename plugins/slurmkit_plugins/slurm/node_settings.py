@@ -1,6 +1,6 @@
 """The kinds of checks of a node, and their settings in slurmkit_node.conf.
 
-Installed in /etc/slurm, beside node_check.py and node_checks.py. It stands alone: the standard
+Installed in /etc/slurm, next to node_check.py and node_checks.py. It stands alone: the standard
 library of Python 3.6 or later.
 """
 

@@ -51,7 +51,7 @@ class DefaultBackend(CommandsBackend):
         self._lock = threading.Lock()
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`.
+        """Submit with the chosen backend, or else with sbatch.
 
         Raises:
             BadInput: when no backend has the name asked for.
@@ -119,7 +119,7 @@ def _pyslurm_if_usable(slurm: SlurmCommands) -> Backend:
 
     check = pyslurm_usable.check_pyslurm(slurm)
     if check.why_not:
-        import logging  # noqa: PLC0415 - only where it is said
+        import logging  # noqa: PLC0415 - only for this message
 
         logging.getLogger(__name__).info("PySlurm is not used: %s", check.why_not)
         return CommandsBackend(slurm)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slurmkit.spec.submission import Submission
 
 # A line `ID[;CLUSTER]`, sbatch(1) --parsable, or the one without that option. A site's wrapper
-# around sbatch may print others beside it, or drop the option.
+# around sbatch may print other lines too, or drop the option.
 _SUBMITTED = re.compile(
     r"^\s*(?:Submitted batch job )?(?P<id>\d+)(?:;\S+| on cluster \S+)?\s*$",
     re.ASCII | re.MULTILINE,
@@ -116,13 +116,12 @@ NO_OVERRIDES = SubmitOverrides()
 
 
 class CommandsBackend:
-    """See `slurmkit.jobs.backends.protocol.Backend`; the name of the plugin is `commands`."""
+    """The backend that runs sbatch, scancel, scontrol and squeue; the plugin `commands`."""
 
     def __init__(self, slurm: SlurmCommands) -> None:
         self._slurm = slurm
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`."""
         argv = sbatch_command(submission, overrides)
         try:
             return parse_job_id(self._slurm.run(argv, stdin=submission.script))
@@ -132,7 +131,7 @@ class CommandsBackend:
     def cancel(
         self, job_ids: Sequence[str], *, signal: str | None = None
     ) -> Mapping[str, SlurmError]:
-        """See `Backend.cancel`.
+        """Cancel jobs, or send them a signal; return the failures by job id.
 
         scancel exits with 0 for unknown and ended jobs unless it is verbose, so it runs with
         --verbose. It retries a signal to a pending job for ten seconds, so pending jobs are
@@ -148,19 +147,16 @@ class CommandsBackend:
         return failed
 
     def hold(self, job_id: str) -> None:
-        """See `Backend.hold`."""
         self._scontrol(job_id, "hold", job_id)
 
     def release(self, job_id: str) -> None:
-        """See `Backend.release`."""
         self._scontrol(job_id, "release", job_id)
 
     def requeue(self, job_id: str) -> None:
-        """See `Backend.requeue`."""
         self._scontrol(job_id, "requeue", job_id)
 
     def update(self, job_id: str, changes: Mapping[str, str]) -> None:
-        """See `Backend.update`.
+        """Change a job with `scontrol update`.
 
         Raises:
             BadInput: for an option that cannot be changed.
@@ -173,7 +169,7 @@ class CommandsBackend:
         self._scontrol(job_id, "update", f"JobId={job_id}", *words)
 
     def queue(self, only: QueueFilter | None = None) -> Queue:
-        """See `Backend.queue`; more ids than fit one command line take several squeue calls."""
+        """Take a snapshot of the queue, with several squeue calls if one cannot take all ids."""
         only = only or QueueFilter()
         if not only.job_ids:
             return read_queue(self._slurm, only)

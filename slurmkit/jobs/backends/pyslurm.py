@@ -70,7 +70,7 @@ _HYDRA_VARIABLES = {  # set unless another launcher is chosen
 
 
 class PyslurmBackend(CommandsBackend):
-    """See `slurmkit.jobs.backends.protocol.Backend`; the name of the plugin is `pyslurm`."""
+    """The backend that submits through the PySlurm library; the plugin `pyslurm`."""
 
     def __init__(self, slurm: SlurmCommands) -> None:
         super().__init__(slurm)
@@ -78,7 +78,7 @@ class PyslurmBackend(CommandsBackend):
         self._config: dict[str, str] = {}
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`.
+        """Submit with PySlurm, or with sbatch where PySlurm lacks an option.
 
         Raises:
             BrokenPlugin: when PySlurm cannot be used here.

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 _TIMES = 3  # tries of a submit that has certainly not run
 _PATIENCE = 60.0  # seconds for a new connection, and for a running sbatch to end
 _UNMARKED = "slurmkit: the submit could not be marked"
-_ANSWER = re.compile(r"(?P<said>.*)\n(?P<code>\d+) (?P<output>.*)\.\n", re.DOTALL)
+_ANSWER = re.compile(r"(?P<errors>.*)\n(?P<code>\d+) (?P<output>.*)\.\n", re.DOTALL)
 _NEVER = "never"
-_KEPT = 32  # marks on the login node before they are removed together
+_MARK_BATCH = 32  # marks on the login node before they are removed together
 _OLD = 7  # days after which marks of an earlier process are removed
 _FOLDER = "sending"
 
@@ -81,7 +81,7 @@ class OnceBackend(CommandsBackend):
         self._answered: list[str] = []
 
     def submit(self, submission: Submission, overrides: SubmitOverrides = NO_OVERRIDES) -> str:
-        """See `Backend.submit`.
+        """Submit one batch job, never twice, even if the connection breaks.
 
         Raises:
             SentUnknown: when the answer was lost and nothing tells whether the job exists.
@@ -124,8 +124,8 @@ class OnceBackend(CommandsBackend):
         try:
             self._ssh.count()
             lines = _submit_lines(sending.mark, command_line(argv, script), self._answered)
-            said = self._ssh.run_lines(argv, lines, timeout=60)
-            job_id = parse_job_id(said)
+            output = self._ssh.run_lines(argv, lines, timeout=60)
+            job_id = parse_job_id(output)
         except ConnectionLost:
             return self.find(sending)
         except KeyboardInterrupt:
@@ -142,8 +142,8 @@ class OnceBackend(CommandsBackend):
         return job_id
 
     def _note_answered(self, sending: PendingSubmit) -> None:
-        """Remember a mark that is no longer needed; `_KEPT` of them are removed together."""
-        self._answered = [] if len(self._answered) >= _KEPT else self._answered
+        """Remember a mark that is no longer needed; `_MARK_BATCH` of them are removed together."""
+        self._answered = [] if len(self._answered) >= _MARK_BATCH else self._answered
         self._answered.append(sending.mark)
 
     def _unmarked(self, error: SlurmError) -> NeverRan:
@@ -195,10 +195,10 @@ class OnceBackend(CommandsBackend):
             Refused: when sbatch refused the job.
             SshError: when the login node cannot be reached.
         """
-        said = self._ssh.run_lines(["test"], _mark_lines(sending.mark), timeout=60)
-        if said == f"taken\n{_NEVER}\n":
+        output = self._ssh.run_lines(["test"], _mark_lines(sending.mark), timeout=60)
+        if output == f"taken\n{_NEVER}\n":
             return NeverRan()
-        answer = _ANSWER.fullmatch(said.removeprefix("taken\n")) if said != "gone\n" else None
+        answer = _ANSWER.fullmatch(output.removeprefix("taken\n")) if output != "gone\n" else None
         if answer is None:
             return find_in_queue(self._ssh, sending.token)
         try:
@@ -229,7 +229,7 @@ def _with_token(overrides: SubmitOverrides, token: str) -> SubmitOverrides:
 def _submit_lines(mark: str, run: str, old: list[str]) -> list[str]:
     """Return lines of sh that create the mark, run sbatch, and write its answer to the mark."""
     at = shlex.quote(mark)
-    clear = [f"rm -f {' '.join(map(shlex.quote, old))}"] if len(old) >= _KEPT else []
+    clear = [f"rm -f {' '.join(map(shlex.quote, old))}"] if len(old) >= _MARK_BATCH else []
     return [
         "trap '' HUP PIPE",  # go on if the connection breaks
         "set -C; umask 077",
@@ -262,7 +262,7 @@ def _mark_lines(mark: str) -> list[str]:
 def _job_id_of_answer(answer: re.Match[str]) -> str:
     """Parse sbatch's answer in a mark; raises its error."""
     if answer["code"] != "0":
-        raise slurm_error("sbatch", answer["said"] or answer["output"], int(answer["code"]))
+        raise slurm_error("sbatch", answer["errors"] or answer["output"], int(answer["code"]))
     return parse_job_id(answer["output"])
 
 

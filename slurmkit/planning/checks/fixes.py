@@ -89,14 +89,14 @@ class FixSearch:
             return dict(target.fix)
         lowered = list(self._lower_one(changed, target))
         if lowered:
-            return dict(max(lowered, key=lambda kept_and_options: kept_and_options[0])[1])
+            return dict(max(lowered, key=lambda share_and_options: share_and_options[0])[1])
         if all_lowered := self._lower_all(changed, target):
             return all_lowered
         others = (pairs for pairs in self._elsewhere(target) if self._passes(changed, dict(pairs)))
         return dict(next(others, ()))
 
     def _lower_one(self, changed: ChangedOptions, target: Finding) -> Iterator[tuple[float, Pairs]]:
-        """Yield, for each amount whose lowering helps, the share kept and the options."""
+        """Yield, for each amount whose lowering helps, the remaining share and the options."""
         amounts = self._knobs(changed)
         if any(word in target.code for word in _TIME_WORDS):
             time = [knob for knob in amounts if knob.name == "time"]

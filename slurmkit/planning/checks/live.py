@@ -74,7 +74,7 @@ def check_dependencies(slurm: SlurmCommands, spec: JobSpec) -> tuple[Finding, ..
         ended = _states(slurm, [*sacct, f"--jobs={','.join(gone)}"]) if gone else {}
     except DatabaseDown:
         ended = None
-    kept = text
+    remaining = text
     for kind, job in asked:
         states = _states_of_job(job, queued)
         parent = DependencyState(
@@ -83,9 +83,9 @@ def check_dependencies(slurm: SlurmCommands, spec: JobSpec) -> tuple[Finding, ..
         found = tuple(_check_parent(parent, text, known=ended is not None))
         findings += found
         if any(each.severity == "error" for each in found):
-            kept = _without(kept, job)[0][1]
+            remaining = _without(remaining, job)[0][1]
     # One fix for all errors: without one of the jobs alone, the others still stop the job.
-    fix: Pairs = (("dependency", kept),)
+    fix: Pairs = (("dependency", remaining),)
     return tuple(
         dict.fromkeys(
             msgspec.structs.replace(each, fix=fix) if each.severity == "error" else each
@@ -186,14 +186,14 @@ def _already_ended(parent: DependencyState, text: str) -> Iterator[Finding]:
 def _without(text: str, job: str) -> Pairs:
     """Return the `--dependency` option without one job."""
     clauses = re.split(r"([,?])", text)
-    kept = []
+    remaining = []
     for clause in clauses[::2]:
         kind, _, ids = clause.partition(":")
         rest = [each for each in ids.split(":") if each.partition("+")[0] != job]
         if not ids or rest:
-            kept.append(f"{kind}:{':'.join(rest)}" if ids else clause)
+            remaining.append(f"{kind}:{':'.join(rest)}" if ids else clause)
     sign = clauses[1] if len(clauses) > 1 else ","
-    return (("dependency", sign.join(kept)),)
+    return (("dependency", sign.join(remaining)),)
 
 
 TOO_FEW_SWITCHES = "switches-too-few"

@@ -1,4 +1,4 @@
-"""Checks of options: without effect here or beside others, not as they seem, missing licences."""
+"""Checks of options: without effect here or with others, not as they seem, missing licences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from slurmkit.config.files import did_you_mean
-from slurmkit.formats.releases import CPUS_BESIDE_TASKS_PER_GPU_FAIL, format_release
+from slurmkit.formats.releases import CPUS_WITH_TASKS_PER_GPU_FAIL, format_release
 from slurmkit.planning.request import Request
 from slurmkit.spec.findings import Finding, Pairs, error, note, warning
 from slurmkit.spec.jobspec import JobSpec, option
@@ -19,8 +19,8 @@ _EXPEDITE_SINCE = (25, 11)
 _CPUS_PER_GPU_REFUSED_SINCE = (23, 2)
 # Before 26.05 a job smaller than its segment never starts.
 _LARGE_SEGMENT_IGNORED = (26, 5)
-# From here on sbatch ignores --hint beside these, too (validate_hint_option in slurm_opt.c).
-_HINT_BESIDE_SOCKETS_SINCE = (25, 11)
+# From here on sbatch ignores --hint with these, too (validate_hint_option in slurm_opt.c).
+_HINT_IGNORED_WITH_SOCKETS_SINCE = (25, 11)
 _NODE_SELECTION = ("sockets_per_node", "cores_per_socket", "threads_per_core")
 _TASKS_ON_CORES = ("ntasks_per_socket", "ntasks_per_core")
 _CONS_TRES_ONLY = ("ntasks_per_gpu", "cpus_per_gpu")
@@ -49,22 +49,22 @@ def unread_options(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]
         yield warning("script-foreign-options", message, "")
     if spec.gpus is None or spec.gpus.is_part:
         yield from _per_gpu_without_gpus(spec, release)
-    yield from _cpus_beside_tasks_per_gpu(spec, release)
+    yield from _cpus_with_tasks_per_gpu(spec, release)
     for name in _UNCHECKED_OPTIONS:
         if name in spec.options:
             message = f"--{name} is passed on to sbatch, but slurmkit does not check or estimate it"
             yield warning("unchecked-option", message, "")
 
 
-def _cpus_beside_tasks_per_gpu(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:
+def _cpus_with_tasks_per_gpu(spec: JobSpec, release: tuple[int, ...]) -> Iterator[Finding]:
     """Warn of a whole script whose srun some releases refuse to run."""
-    since, until = CPUS_BESIDE_TASKS_PER_GPU_FAIL
+    since, until = CPUS_WITH_TASKS_PER_GPU_FAIL
     script = spec.script or ""
     runs_srun = "srun" in script and _REFUSED_VARIABLE not in script
     if runs_srun and spec.ntasks_per_gpu and spec.cpus_per_task and since <= release < until:
         message = (
             f"on Slurm {format_release(release)} each srun of the script ends at once: srun refuses"
-            f" --ntasks-per-gpu beside --cpus-per-task, which sets {_REFUSED_VARIABLE}; write"
+            f" --ntasks-per-gpu with --cpus-per-task, which sets {_REFUSED_VARIABLE}; write"
             f" before it: unset {_REFUSED_VARIABLE}"
         )
         yield warning("srun-refuses-cpus", message, "release of Slurm")
@@ -205,7 +205,7 @@ def options_for_gpus(request: Request) -> Iterator[Finding]:
 
 
 def fewest_cpus(request: Request) -> Iterator[Finding]:
-    """Warn of `--mincpus` beside tasks that take fewer CPUs: Slurm gives only those."""
+    """Warn of `--mincpus` with tasks that take fewer CPUs: Slurm gives only those."""
     spec = request.spec
     if spec.mincpus is None or not (spec.cpus_per_task or spec.ntasks):
         return
@@ -224,14 +224,14 @@ def fewest_cpus(request: Request) -> Iterator[Finding]:
 
 
 def ignored_hint(request: Request) -> Iterator[Finding]:
-    """Warn of `--hint` beside options that override it."""
+    """Warn of `--hint` with options that override it."""
     spec = request.spec
     overriding = ["ntasks_per_core", "threads_per_core"]
-    if request.capabilities.release >= _HINT_BESIDE_SOCKETS_SINCE:
+    if request.capabilities.release >= _HINT_IGNORED_WITH_SOCKETS_SINCE:
         overriding += ["sockets_per_node", "cores_per_socket"]
     given = [option(name) for name in overriding if getattr(spec, name) is not None]
     if spec.hint is not None and given:
-        message = f"sbatch ignores --hint={spec.hint} beside {' and '.join(given)}"
+        message = f"sbatch ignores --hint={spec.hint} with {' and '.join(given)}"
         yield warning("hint-ignored", message, "sbatch(1) --hint", (("hint", ""),))
 
 
@@ -265,7 +265,7 @@ def spreading(request: Request) -> Iterator[Finding]:
     """Warn of options for the number of nodes that contradict others or change nothing."""
     spec, source = request.spec, "sbatch(1) --spread-job"
     if spec.spread_job and spec.switches is not None:
-        message = "--switches does nothing beside --spread-job, which turns the topology off"
+        message = "--switches does nothing with --spread-job, which turns the topology off"
         yield warning("switches-unused", message, source, (("switches", ""),))
     if spec.spread_job and spec.use_min_nodes:
         message = "--spread-job and --use-min-nodes contradict each other; leave one of them out"

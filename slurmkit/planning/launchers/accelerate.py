@@ -59,11 +59,10 @@ class Accelerate:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `Launcher`: the same number of workers on each node."""
+        """Return the job with the same number of workers on each node."""
         return spread_evenly(spec)
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         spec, options = step.spec, _launch_options(step.spec.command)
         yield from check_agents(step, "accelerate")
         yield from (
@@ -92,7 +91,6 @@ class Accelerate:
             yield note("accelerate-kind", message, _SOURCE)
 
     def lines(self, step: LaunchStep) -> Words:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         command = step.spec.command
         program, target = (
             _split_with_log(step) if step.spec.launch.log_per_rank else _split(command)

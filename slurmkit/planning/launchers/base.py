@@ -26,10 +26,10 @@ END_ALL_ON_FAILURE = ("--wait=0", "--kill-on-bad-exit=1")
 """One failed task ends the others, which would wait for it for ever (srun(1)).
 
 A task that ended well ends none: another may still write the last checkpoint. slurm.conf WaitTime
-would end it, so `--wait=0` is said.
+would end it, hence `--wait=0`.
 """
 _EXPORT_OUTPUT = (
-    "# Beside the file of the job's own output each rank has one.",
+    "# Each rank has a file of its own, next to the job's output.",
     "export slurmkit_output=$(readlink /proc/$$/fd/1)",
     "",
 )

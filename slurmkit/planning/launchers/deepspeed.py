@@ -48,11 +48,10 @@ class Deepspeed:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `Launcher`: the same number of workers on each node."""
+        """Return the job with the same number of workers on each node."""
         return spread_evenly(spec)
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         spec = step.spec
         yield from check_agents(step, _NAME)
         own = _is_own(spec.command)
@@ -66,7 +65,6 @@ class Deepspeed:
             yield error("deepspeed-command", message, _SOURCE)
 
     def lines(self, step: LaunchStep) -> Words:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         worker = _worker(step.spec.command) or _Worker("python3", step.spec.command, ())
         rank = ' --local_rank="$LOCAL_RANK"' if worker.ranked else ""
         words = f'{shlex.join(worker.words)}{rank} "$@"{log_redirection(step)}'

@@ -68,11 +68,9 @@ class Mpi:
     """The launcher that starts one MPI process for each task."""
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         return one_task_per_gpu(spec)
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         yield from check_is_command(step.spec, "mpi")
         yield from check_not_a_launcher(step.spec, "mpi")
         yield from check_output_is_file(step)
@@ -104,7 +102,6 @@ class Mpi:
             yield note("mpi-chosen", f"MPI starts through srun --mpi={chosen}", _SOURCE)
 
     def lines(self, step: LaunchStep) -> tuple[str, ...]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         chosen = choose_mpi(step)
         if chosen != MPIRUN:
             kind = () if chosen is None else (f"--mpi={chosen}",)

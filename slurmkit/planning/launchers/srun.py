@@ -117,11 +117,9 @@ class Srun:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         return one_task_per_gpu(spec) if spec.launch.launcher else spec
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         spec = step.spec
         yield from check_is_command(spec, "srun")
         yield from check_exclusive_cpus(spec)
@@ -130,7 +128,6 @@ class Srun:
             yield from _local_rank_note(step)
 
     def lines(self, step: LaunchStep) -> tuple[str, ...]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         spec = step.spec
         mpi = (f"--mpi={spec.launch.mpi}",) if spec.launch.mpi else ()
         logs = rank_log_lines(step)
@@ -150,11 +147,10 @@ class BatchShell:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         return spec
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `Launcher`: warns of tasks that nothing would start."""
+        """Warn of tasks that nothing would start."""
         spec, launch = step.spec, step.spec.launch
         named = {
             "--mpi": launch.mpi,
@@ -183,7 +179,7 @@ class BatchShell:
             yield warning("launcher-runs-once", message, "launcher none")
 
     def lines(self, step: LaunchStep) -> tuple[str, ...]:
-        """See `slurmkit.planning.launchers.base.Launcher`; srun's options are not used."""
+        """Return the command as one line; srun's options are not used."""
         first, *more = step.spec.command
         return (" ".join([_program(first), *map(shlex.quote, more)]),)
 

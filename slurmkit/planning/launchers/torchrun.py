@@ -55,7 +55,7 @@ _GO_ON_AFTER_FAILURE = ("--wait=0", "--kill-on-bad-exit=0", "--no-kill")
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 Words = tuple[str, ...]
 # The step has one task per node, with the CPUs of all the job's tasks there: srun would warn, or
-# refuse --ntasks-per-node beside --ntasks-per-gpu.
+# refuse --ntasks-per-node together with --ntasks-per-gpu.
 _FEWER_TASKS = "unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU"
 
 
@@ -104,11 +104,10 @@ class Torchrun:
     """
 
     def settle(self, spec: JobSpec) -> JobSpec:
-        """See `Launcher`: the same number of workers on each node."""
+        """Return the job with the same number of workers on each node."""
         return spread_evenly(spec)
 
     def needs(self, step: LaunchStep) -> Iterable[Finding]:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         own = parse_torchrun(step.spec.command)
         if own is None:
             yield from check_not_a_launcher(step.spec, _NAME)
@@ -118,7 +117,6 @@ class Torchrun:
         yield from check_agents(step, _NAME)
 
     def lines(self, step: LaunchStep) -> Words:
-        """See `slurmkit.planning.launchers.base.Launcher`."""
         command, own = step.spec.command, parse_torchrun(step.spec.command)
         if own is not None:
             words = (*own.options, *own.about_script, *own.target)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 RESULTS = "SLURMKIT_PREFLIGHT_RESULTS"
-"""Variable with a file that gets each result as a line of JSON; then no kept result counts."""
+"""Variable with a file that gets each result as a line of JSON; stored results are then ignored."""
 MOST_REQUEUES = 3
 """A job that finds a bad node each time is stopped in the end: perhaps too much is expected."""
 # In each task. The file that -J names must not exist, and holds the whole environment; task 0 has
@@ -29,13 +29,13 @@ _TASK = (
 )
 # Outside of the container, on each node. The name is pyxis' (container_scope global, or job).
 _REMOVE = 'enroot remove -f "pyxis_$1" || enroot remove -f "pyxis_${SLURM_JOB_ID}_$1"'
-# Those of the job's own tasks, which srun would refuse or warn about, and those that make it
-# another test.
+# Variables of the job's own tasks, which srun would refuse or warn about, and variables that
+# would change the test.
 _LEFT_OUT = (
     "SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS_PER_GPU NCCL_TESTS_MIN_BW"
     " NCCL_TESTS_DEVICE NCCL_TESTS_SPLIT NCCL_TESTS_SPLIT_MASK"
 ).split()
-_TAIL = 2000  # bytes of what a run said
+_TAIL = 2000  # bytes of a run's error output
 _PATIENCE = 60  # seconds in which srun ends its step
 
 
@@ -46,7 +46,7 @@ class Result(NamedTuple):
         bandwidth: its average bus bandwidth in GB/s (10^9); None without a result.
         wrong: values that came out wrong.
         devices: what it ran on, as the program names it.
-        trouble: what was said last where there is no result, or where it ended badly after it.
+        trouble: the last error output where there is no result, or the run failed after it.
         ranks: how many processes measured together; 0 where that is not known.
     """
 
@@ -224,13 +224,15 @@ class Preflight:
             return f"{whole.summary} over {folded(nodes)}, none is better: is too much expected?"
         if found.bad:
             return "; ".join(f"{node} is bad: {self._why(node)}" for node in found.bad)
-        said = f"{whole.summary} over {folded(nodes)}, at least {self.least(nodes):.1f} expected"
+        measured = (
+            f"{whole.summary} over {folded(nodes)}, at least {self.least(nodes):.1f} expected"
+        )
         if found.suspects:
-            return f"{said}: one of {folded(found.suspects)} is bad, or the way between"
-        return f"{said}, but parts of them are good: the network between, or a passing trouble"
+            return f"{measured}: one of {folded(found.suspects)} is bad, or the way between"
+        return f"{measured}, but parts of them are good: the network between, or a passing trouble"
 
     def _why(self, node: str) -> str:
-        """The smallest failed group that it was in, the last of them: with a good one."""
+        """Describe the smallest failed group that has the node; of several, the last."""
         groups = [g for g in self.results if node in g and not self.results[g].good(self.least(g))]
         group = min(reversed(groups), key=len)
         others = folded([each for each in group if each != node])
@@ -245,17 +247,17 @@ def run_program(ask: "dict[str, Any]", nodes: "tuple[str, ...]") -> Result:
     tasks = len(nodes) * ask["gpus"]
     words = ["--", "sh", "-c", _TASK, "sh", *ask["program"]]
     argv = [*srun(nodes, ask["gpus"]), *run_options(ask), *words]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         started = subprocess.Popen(
-            argv, env=step_environment(ask), stdin=nothing, stdout=pipe, stderr=said
+            argv, env=step_environment(ask), stdin=nothing, stdout=pipe, stderr=errors
         )
         text, trouble = _waited(started, ask["seconds"]), ""
         if text is None:
             trouble = f"it was not over after {ask['seconds']} s"
         elif started.returncode:
-            said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
-            last = said.read().decode("utf-8", "replace").strip()
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL))
+            last = errors.read().decode("utf-8", "replace").strip()
             trouble = last or f"srun ended with {started.returncode}"
     result = read((text or b"").decode("utf-8", "replace"), trouble)
     if result.ranks in (0, tasks):
@@ -298,8 +300,8 @@ def unpack(ask: "dict[str, Any]", nodes: "Sequence[str]") -> str:
     """
     say(f": {folded(nodes)}: unpacking the image")
     options = [each for each in ask["srun"] if each.startswith("--container-")]
-    kept_as = f"--container-name={container()}"
-    argv = [*srun(nodes, 1), "--mpi=none", kept_as, *options, "--", "sh", "-c", ":"]
+    name_option = f"--container-name={container()}"
+    argv = [*srun(nodes, 1), "--mpi=none", name_option, *options, "--", "sh", "-c", ":"]
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     started = subprocess.Popen(argv, env=step_environment(ask), stdin=nothing, stdout=pipe)
     if _waited(started, ask["unpack_seconds"]) is None:
@@ -367,7 +369,7 @@ def folded(nodes: "Sequence[str]") -> str:
     return (scontrol("show", "hostlist", names) or names).strip() if len(nodes) > 1 else names
 
 
-def kept_at(ask: "dict[str, Any]", nodes: "Sequence[str]") -> Path:
+def result_path(ask: "dict[str, Any]", nodes: "Sequence[str]") -> Path:
     """Return the path of the file with the result of this test over these nodes."""
     state = os.environ.get("XDG_STATE_HOME", "")
     home = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111, PTH117 - a Path raises without a home
@@ -378,8 +380,8 @@ def kept_at(ask: "dict[str, Any]", nodes: "Sequence[str]") -> Path:
     return home / "slurmkit" / "preflight" / cluster / f"{name}.json"
 
 
-def kept(path: Path, hours: float) -> "tuple[Result, float] | None":
-    """The result that is kept, and its age in seconds; None where it is too old."""
+def load_result(path: Path, hours: float) -> "tuple[Result, float] | None":
+    """Return the stored result and its age in seconds; None where it is too old."""
     try:
         found = json.loads(path.read_text("utf-8"))
         age = time.time() - float(found["taken"])
@@ -398,7 +400,7 @@ def keep(path: Path, result: Result, nodes: "Sequence[str]") -> None:
         fresh.write_text(json.dumps({**facts, "taken": time.time()}), "utf-8")
         fresh.replace(path)
     except OSError as error:
-        say(f": not kept: {error}")
+        say(f": not stored: {error}")
 
 
 def add_line(nodes: "Sequence[str]", result: Result) -> None:
@@ -445,7 +447,7 @@ def go_back(bad: "Sequence[str]") -> bool:
 def listed_nodes(job: str) -> "tuple[list[str], list[str]] | None":
     """Nodes that this job asks for by name, and those it excludes; None where Slurm does not say.
 
-    squeue is asked for these alone: scontrol prints them beside text of the user's.
+    squeue is asked for these alone: scontrol prints them next to text of the user's.
     """
     shown = _answer("squeue", "--noheader", "--states=all", "--jobs=" + job, "--format=%A|%n|%x|")
     for line in (shown or "").splitlines():
@@ -473,8 +475,8 @@ def main(ask: "dict[str, Any]") -> int:
         say(" failed: scontrol does not name the job's nodes")
         return 1
     nodes = tuple(listed.split())
-    path, flight = kept_at(ask, nodes), Preflight(ask, run_program)
-    known = None if os.environ.get(RESULTS) else kept(path, ask["hours"])
+    path, flight = result_path(ask, nodes), Preflight(ask, run_program)
+    known = None if os.environ.get(RESULTS) else load_result(path, ask["hours"])
     if known and known[0].good(flight.least(nodes)):
         say(f": {folded(nodes)}: {known[0].summary}, measured {known[1] / 3600:.1f} h ago")
         return 0

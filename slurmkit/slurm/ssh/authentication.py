@@ -101,9 +101,9 @@ def _steps(
 def _answers(
     host: SshHost, ask: AskUser
 ) -> Callable[[str, str, list[tuple[str, bool]]], list[str]]:
-    def answer(title: str, said: str, prompts: list[tuple[str, bool]]) -> list[str]:
-        told = " ".join(filter(None, [title.strip(), said.strip()]))
-        lead = f"{host.alias}: {told + ' ' if told else ''}"
+    def answer(title: str, instructions: str, prompts: list[tuple[str, bool]]) -> list[str]:
+        text = " ".join(filter(None, [title.strip(), instructions.strip()]))
+        lead = f"{host.alias}: {text + ' ' if text else ''}"
         return [ask(f"{lead}{prompt.strip()}") for prompt, _ in prompts]
 
     return answer

@@ -1,4 +1,4 @@
-"""One kept SSH connection to a login node, with channels for commands, files and tunnels."""
+"""One persistent SSH connection to a login node, with channels for commands, files and tunnels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slurmkit.slurm.ssh.known_hosts import (
 from slurmkit.slurm.ssh.shell import Shell, connection_lost
 
 _SESSIONS = 8  # sshd's default allows ten at once (sshd_config(5), MaxSessions)
-_KEPT = 2  # shells kept for the next command
+_IDLE_SHELLS = 2  # shells that stay open for the next command
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries for a session
 _WINDOW = 1 << 24  # bytes that may be sent before they are read
 # paramiko also logs the errors that it raises.
@@ -113,19 +113,19 @@ class Connection:
 
     @contextmanager
     def shell(self) -> Iterator[Shell]:
-        """Give a shell for one command, a kept one if there is any.
+        """Give a shell for one command, an idle one if there is any.
 
         Raises:
             SshError: as `session`.
         """
         with self._sessions:
-            shell = self._kept_shell() or Shell(self.opened())
+            shell = self._idle_shell() or Shell(self.opened())
             try:
                 yield shell
             finally:
                 self._keep(shell)
 
-    def _kept_shell(self) -> Shell | None:
+    def _idle_shell(self) -> Shell | None:
         with self._lock:
             while self._shells:
                 shell = self._shells.pop()
@@ -135,7 +135,7 @@ class Connection:
 
     def _keep(self, shell: Shell) -> None:
         with self._lock:
-            if shell.is_at_rest and shell.is_there and len(self._shells) < _KEPT:
+            if shell.is_at_rest and shell.is_there and len(self._shells) < _IDLE_SHELLS:
                 self._shells.append(shell)
                 return
         shell.close()
@@ -271,7 +271,7 @@ def _negotiate(host: SshHost, via: Any, known: list[KnownHostKey]) -> Any:
         if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
             words = f"{_host_words(host)} does not speak SSH: {_error_text(error)}"
             if isinstance(line, _ProxySocket):
-                words += f"; its ProxyCommand said: {line.complaint or 'nothing'}"
+                words += f"; its ProxyCommand reported: {line.complaint or 'nothing'}"
             raise Unreachable(words) from error
         raise
     return transport

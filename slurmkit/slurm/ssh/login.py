@@ -65,21 +65,17 @@ class LoginMachine:
 
     @property
     def name(self) -> str:
-        """See `Machine.name`."""
         return self._slurm.node.name.partition(".")[0]
 
     @property
     def user(self) -> str:
-        """See `Machine.user`."""
         return self._slurm.node.user
 
     @property
     def folder(self) -> str:
-        """See `Machine.folder`."""
         return self._slurm.folder
 
     def groups(self, user: str) -> tuple[str, ...]:
-        """See `Machine.groups`."""
         if user == self.user:
             return self._slurm.node.groups
         try:
@@ -88,11 +84,9 @@ class LoginMachine:
             return ()
 
     def uid(self, user: str) -> int | None:
-        """See `Machine.uid`."""
         return self._slurm.node.uid if user == self.user else None
 
     def login(self, uid: int) -> str | None:
-        """See `Machine.login`."""
         if uid not in self._logins:
             try:
                 self._logins[uid] = self._slurm.run(["id", "-un", "--", str(uid)]).strip()
@@ -101,7 +95,6 @@ class LoginMachine:
         return self._logins[uid]
 
     def exists(self, path: str) -> bool:
-        """See `Machine.exists`."""
         try:
             self.files.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -109,22 +102,19 @@ class LoginMachine:
         return True
 
     def modified(self, path: str) -> float:
-        """See `Machine.modified`."""
         return float(self.files.stat(path).st_mtime or 0)
 
     def open(self, path: str) -> BinaryIO:
-        """See `Machine.open`."""
         require_regular_file(self.files.stat(path).st_mode or 0, path)
         raw = _RemoteFile(self.files, self.files.call(lambda sftp: sftp.open(path, "rb")))
         return cast("BinaryIO", io.BufferedReader(raw, _PIECE * _AT_ONCE))
 
     def dial(self, node: str, port: int) -> PortConnection:
-        """See `Machine.dial`."""
         return cast("PortConnection", self._slurm.connection.dial(node, port))
 
 
 class SftpFiles:
-    """One SFTP session of the kept connection, used by one thread at a time."""
+    """One SFTP session of the open connection, used by one thread at a time."""
 
     def __init__(self, slurm: SshSlurmCommands) -> None:
         self._slurm = slurm
@@ -244,7 +234,7 @@ def is_folder(found: Any) -> bool:
 
 
 class SshSlurmCommands:
-    """Slurm's commands on a cluster's login node, over one kept connection.
+    """Slurm's commands on a cluster's login node, over one persistent connection.
 
     Args:
         name: name of the cluster in the configuration.
@@ -263,7 +253,6 @@ class SshSlurmCommands:
 
     @property
     def calls(self) -> int:
-        """See `SlurmCommands.calls`."""
         return self._calls
 
     @property
@@ -301,7 +290,7 @@ class SshSlurmCommands:
         timeout: float = 60,
         errors: bool = False,
     ) -> str:
-        """See `SlurmCommands.run`.
+        """Run one command on the login node and return its standard output.
 
         Raises:
             ConnectionLost: when the connection broke; a command that only reads was run again.
@@ -316,7 +305,6 @@ class SshSlurmCommands:
     def stream(
         self, argv: Sequence[str], *, timeout: float | None = None
     ) -> Generator[str, None, None]:
-        """See `SlurmCommands.stream`."""
         self.count()
         lines = [*self._environment(argv), command_line(argv)]
         with run_remote(self.connection, lines, Deadline(argv, timeout)) as running:

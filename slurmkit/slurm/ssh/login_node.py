@@ -54,10 +54,10 @@ def read_login_node(connection: Connection, path: str) -> LoginNode:
         SshError: when the answer cannot be read.
     """
     asks = [f"{ask} || echo" for ask in _ASKED]
-    said = _run(connection, [*asks, "echo", "env"]).split("\n", len(_ASKED) + 1)
-    if len(said) < len(_ASKED) + 2 or not said[2].isdecimal():
-        raise SshError(f"the login node's answer cannot be read: {said!r}")
-    name, user, uid, groups, home, squeue, _, env = said
+    answers = _run(connection, [*asks, "echo", "env"]).split("\n", len(_ASKED) + 1)
+    if len(answers) < len(_ASKED) + 2 or not answers[2].isdecimal():
+        raise SshError(f"the login node's answer cannot be read: {answers!r}")
+    name, user, uid, groups, home, squeue, _, env = answers
     variables = [name for name in _VARIABLE.findall(env) if is_harmful_variable(name, ("squeue",))]
     node = LoginNode(
         name, user, int(uid), tuple(groups.split()), home, path, leaks=tuple(variables)
@@ -68,21 +68,21 @@ def read_login_node(connection: Connection, path: str) -> LoginNode:
 def _with_login_shell(connection: Connection, node: LoginNode) -> LoginNode:
     """Search for Slurm's commands with a login shell: some sites set PATH only there."""
     ask = 'command -v squeue && echo "$SLURM_CONF"'
-    said = _run(connection, [f"bash -lc '{ask}' </dev/null 2>/dev/null || :"]).split("\n")
-    at = next((n for n, line in enumerate(said) if line.startswith("/")), None)
+    lines = _run(connection, [f"bash -lc '{ask}' </dev/null 2>/dev/null || :"]).split("\n")
+    at = next((n for n, line in enumerate(lines) if line.startswith("/")), None)
     if at is None:
         raise SlurmMissing(
             f"Slurm's commands are not on the PATH of {node.name}, and a login shell does not find"
             ' them; set their folder, e.g. path = "/opt/slurm/bin", in [clusters.NAME]'
         )
-    folder, conf = said[at].rpartition("/")[0], (said[at + 1 :] or [""])[0]
+    folder, conf = lines[at].rpartition("/")[0], (lines[at + 1 :] or [""])[0]
     return msgspec.structs.replace(node, path=folder, conf=conf)
 
 
 def _run(connection: Connection, lines: list[str]) -> str:
     with run_remote(connection, lines, Deadline(["the login node"], _SECONDS)) as running:
-        said, _ = running.output(), running.errors()
-    return said.decode("utf-8", "replace")
+        output, _ = running.output(), running.errors()
+    return output.decode("utf-8", "replace")
 
 
 class RemoteCommand:

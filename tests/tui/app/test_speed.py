@@ -106,7 +106,7 @@ async def test_rows_are_counted_once_not_whenever_one_is_chosen(
     assert counted[0] is not threading.main_thread()
 
 
-async def test_home_counts_a_long_queue_once_for_each_answer_and_beside(
+async def test_a_long_queue_is_counted_once_for_each_answer_and_in_parallel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted, count = [], composed.gpus_wanted
@@ -116,13 +116,13 @@ async def test_home_counts_a_long_queue_once_for_each_answer_and_beside(
         return count(rows)
 
     monkeypatch.setattr(composed, "gpus_wanted", counting)
-    app = StubFeed(**VALUES).app("home")
+    app = StubFeed(**VALUES).app("queue")
     async with app.run_test(size=(120, 34)) as pilot:
-        await expect_text(pilot, "17 of 32 held", "433.25")
-        await pilot.press("1")
-        await until(pilot, lambda: app.view.NAME == "mine")
+        await until(pilot, lambda: app.view.NAME == "queue" and bool(app.view.table.count))
         await pilot.press("0")
-        await until(pilot, lambda: app.view.NAME == "home")
-        await expect_text(pilot, "433.25")
+        await expect_text(pilot, "17 of 32 held", "433.25")
+        await pilot.press("2")
+        await until(pilot, lambda: app.view.NAME == "queue")
+        await pilot.pause()
     assert len(counted) == 1
     assert threading.main_thread() not in counted

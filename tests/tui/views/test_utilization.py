@@ -635,6 +635,31 @@ def test_days_are_those_of_the_person_at_the_screen(monkeypatch: pytest.MonkeyPa
         time.tzset()
 
 
+def test_hours_are_those_of_a_zone_that_begins_them_at_half_past(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        history = HourlyGpus()
+        for at, held in ((LAST + 1700, 1), (LAST + 1900, 5)):  # 1800 s later the next hour begins
+            history.add_nodes(at, {"a": 8}, {"a": held})
+        now = LAST + 2000.0
+        curve = make_curve((), history.hours(0, now), SPANS["24h"], now=now)
+        assert curve.held["a"][-2:] == (1.0, 5.0)
+        assert curve.begins[-1] == LAST + 1800
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_an_older_answer_does_not_replace_the_last_number_of_wanted_gpus() -> None:
+    history = HourlyGpus()
+    history.add_wanted(NOW, 7)
+    history.add_wanted(NOW - 60, 3)
+    assert (history.wanted, history.wanted_taken) == (7, NOW)
+
+
 @pytest.mark.parametrize("name", SPANS)
 def test_the_length_of_an_answer_is_found_again(name: str) -> None:
     span = SPANS[name]

@@ -344,7 +344,7 @@ def test_a_file_that_was_changed_is_not_taken_for_imported(
 
 @pytest.mark.parametrize(
     ("again", "begun", "made"),
-    [("missing", 0, False), ("anew", -60, True), ("anew", 60, False), ("always", 60, True)],
+    [("missing", 0, False), ("refresh", -60, True), ("refresh", 60, False), ("always", 60, True)],
 )
 def test_what_another_imported_meanwhile_is_used_only_if_it_began_since(
     again: ReimportMode, begun: float, made: bool, tmp_path: Path
@@ -371,7 +371,7 @@ def test_a_path_is_read_anew_though_another_import_of_its_name_began_since(
         sources.parse_import_source(what, "x").import_into(
             own_cache(), again=True, report=ignore_progress
         )
-    assert asked == ["always", "anew"]
+    assert asked == ["always", "refresh"]
 
 
 def test_a_full_disk_elsewhere_is_not_told_of_the_folder(

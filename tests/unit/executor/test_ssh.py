@@ -278,8 +278,8 @@ def test_an_outage_without_end_is_told_to_all_at_once(
     made = sent(cluster)
     futures = [made.submit(square, x) for x in range(4)]
 
-    def away(store: RemoteStore, paths: list[str], *, anew: bool) -> dict[str, list[str]]:
-        del store, paths, anew
+    def away(store: RemoteStore, paths: list[str], *, fresh: bool) -> dict[str, list[str]]:
+        del store, paths, fresh
         raise Unreachable("cannot reach lab")
 
     monkeypatch.setattr(RemoteStore, "names", away)
@@ -368,14 +368,14 @@ def test_folders_are_listed_together(cluster: FarSlurm, tmp_path: Path) -> None:
     (tmp_path / "one" / "0-0-0").touch()
     for name in ("1-0-0", "1-0-1", ".aside"):
         (tmp_path / "two and more" / name).touch()
-    for anew in (False, True):
+    for fresh in (False, True):
         calls = cluster.slurm.calls
-        found = store.names(folders, anew=anew)
+        found = store.names(folders, fresh=fresh)
         assert cluster.slurm.calls - calls <= 1
         assert [found[folders[at]] for at in (0, 1, 4)] == [[], ["0-0-0"], []]
         assert sorted(found[folders[3]]) == [".aside", "1-0-0", "1-0-1"]  # type: ignore[arg-type]
         assert isinstance(found[folders[2]], FileNotFoundError)
-    assert store.names([], anew=True) == {}
+    assert store.names([], fresh=True) == {}
 
 
 def test_what_is_sent_is_of_today(cluster: FarSlurm) -> None:

@@ -92,7 +92,7 @@ def test_words_and_input_arrive_as_they_are(
 def test_both_outputs_and_the_exit_code(slurm: SshSlurmCommands) -> None:
     with pytest.raises(Refused, match="no way"):
         slurm.run(["sh", "-c", "echo out; echo no way >&2; exit 3"])
-    with pytest.raises(Refused, match="exit code 3 and said nothing"):
+    with pytest.raises(Refused, match="exit code 3 and printed nothing"):
         slurm.run(["sh", "-c", "exit 3"])
     said = slurm.run(["sh", "-c", "echo out; echo err >&2"], errors=True)
     assert said == "out\nerr\n"
@@ -287,7 +287,7 @@ def test_a_proxy_command_that_fails_is_told(
 ) -> None:
     command = "ProxyCommand echo no way to there >&2; exit 3"
     slurm = SshSlurmCommands("lab", _with_options(sshd, section, tmp_path, command), ask_nobody)
-    with pytest.raises(SshError, match="its ProxyCommand said: no way to there"):
+    with pytest.raises(SshError, match="its ProxyCommand reported: no way to there"):
         slurm.run(["true"])
 
 

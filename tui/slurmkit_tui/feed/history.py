@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from slurmkit.config.paths import state_folder
-from slurmkit.state.gpu_use import SPANS, Span
+from slurmkit.state.gpu_use import SPANS, Span, begin_of_hour
 from slurmkit_tui.state_files import write_state_file
 
 HOUR = 3600
@@ -138,10 +138,12 @@ class HourlyGpus:
 
     def add_wanted(self, at: float, wanted: int | None) -> None:
         """Add the number of GPUs that pending jobs requested at a time; None is unknown."""
-        self.wanted, self.wanted_taken = wanted, at
-        if wanted is None:
-            return
         with self._lock:
+            # An answer that took longer may be older than the last one.
+            if self.wanted_taken is None or at >= self.wanted_taken:
+                self.wanted, self.wanted_taken = wanted, at
+            if wanted is None:
+                return
             hour = self._hour(at)
             hour.queues += 1
             before = hour.wanted or 0.0
@@ -184,7 +186,7 @@ class HourlyGpus:
             write_state_file(memory_path(), msgspec.json.encode(saved))
 
     def _hour(self, at: float) -> ObservedHour:
-        begin = int(at) // HOUR * HOUR
+        begin = begin_of_hour(at)
         return self._hours.setdefault(begin, ObservedHour(begin))
 
 

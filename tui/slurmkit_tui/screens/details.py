@@ -105,8 +105,8 @@ def open_detail(app: AppHost, tab: str = "facts") -> None:
 
 def _waiters(session: ClusterSession, job_id: str) -> list[Fact]:
     """Return the jobs that wait for a job, from the last answer about the queue or my jobs."""
-    for name in ("queue", "mine"):
-        last_answer = session.last_answers.get(FeedQuestion(name))
+    for ask in (FeedQuestion("queue"), FeedQuestion("mine"), FeedQuestion("mine", ("queue",))):
+        last_answer = session.last_answers.get(ask)
         if last_answer is not None and last_answer.answer is not None:
             source = f"{last_answer.answer.source} at {format_time(last_answer.answer.taken)}"
             waiting = waiter_facts(job_id, last_answer.answer.value.rows)

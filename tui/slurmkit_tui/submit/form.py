@@ -400,14 +400,14 @@ def write_job_file(path: Path, spec: JobSpec) -> list[str]:
         BadInput: when the file exists or cannot be written.
     """
     secret = secret_variables(spec)
-    shared = {name: value for name, value in spec.environment.items() if name not in secret}
+    public = {name: value for name, value in spec.environment.items() if name not in secret}
     note = "".join(
         f"# {name} looks like a secret and is not in this file; give it with --env {name}\n"
         for name in secret
     )
     try:
         with open(path, "x", encoding="utf-8", opener=_open_private) as file:
-            file.write(note + format_job_file(msgspec.structs.replace(spec, environment=shared)))
+            file.write(note + format_job_file(msgspec.structs.replace(spec, environment=public)))
     except FileExistsError as error:
         raise BadInput(f"{path} is there already; choose another name") from error
     except OSError as error:

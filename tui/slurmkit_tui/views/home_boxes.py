@@ -192,6 +192,13 @@ class GpusBox(HomeBox):
         some = f" of {measured:,} measured" if measured < held else ""
         return f"{_amount(sum(use.used for use in uses))} used{some}, {age} ago"
 
+    def show_age(self, now: float) -> None:
+        """Show the ages in the box and on its border, also while nothing answers."""
+        super().show_age(now)
+        if self.overview is not None and now > self.overview.now:
+            self.overview = self.overview._replace(now=now)
+            self._redraw()
+
     def lines(self, overview: Overview, width: int, height: int) -> Sequence[Content]:
         """Return a bar for each type; with enough lines, also its numbers in words."""
         if not overview.gpus:
@@ -301,10 +308,10 @@ def _gpu_legend(overview: Overview, width: int) -> Content:
     parts.append([(f"{wanted} wanted{_wanted_age(overview)}", "$warning")])
     tight = [[mark, *((words.lstrip(), style) for words, style in rest)] for mark, *rest in parts]
     tight[0] = [held[0], *tight[0][-1:]]  # one sign for all types
-    tight[-1] = [(f"{wanted} wanted", "$warning")]
+    bare = [*tight[:-1], [(f"{wanted} wanted", "$warning")]]
     ways = [
         Content(gap).join(Content.assemble(*part) for part in each)
-        for gap, each in (("  ", parts), (" ", parts), (" ", tight))
+        for gap, each in (("  ", parts), (" ", parts), (" ", tight), (" ", bare))
     ]
     return next((way for way in ways if way.cell_length <= width), ways[-1])
 
@@ -584,11 +591,11 @@ class AttentionBox(HomeBox):
         return f"Needs attention  {len(overview.attention)}{more}"
 
     def source(self, overview: Overview) -> Source:
-        """Return no single source: the other boxes name the age of theirs."""
+        """Return the source without its age: the other boxes name the age of theirs."""
         return overview.sources["mine"]._replace(taken=overview.now, problem="")
 
     def show(self, overview: Overview) -> None:
-        """Give the box a border of another colour if it has lines."""
+        """Give the box a border of another colour if something needs attention."""
         self.set_class(bool(overview.attention), "-alert")
         super().show(overview)
 

@@ -291,7 +291,7 @@ class MineView(TableView):
         return super().make(answer, session)
 
     def take(self, prepared: ArrangedRows) -> None:
-        """Show the rows; after every third answer ask for the efficiencies."""
+        """Show the rows; with every third answer, ask for the efficiencies."""
         super().take(prepared)
         if self._last is not None:
             self._ask_of_ended(self._last.answer.value)

@@ -1,8 +1,8 @@
 """Tables of what GPUs really did: for each run, node and GPU a summary and a curve.
 
-They are never part of what runs held. Samples are stored as they come, and kept for an hour. Each
-ten minutes they are added to the summaries and curves, so a service that is restarted goes on with
-them. Once the run has ended in the ledger, its summaries are final.
+They are never part of what runs held. Samples are stored as they come, and deleted after an hour.
+Every ten minutes they are added to the summaries and curves, so a service that is restarted goes on
+with them. Once the run has ended in the ledger, its summaries are final.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ gpu_use = Table(
     Column("pci", Text, nullable=False),
     number_column("index", nullable=True),
     Column("mig", Text, nullable=False),
-    # `exporter`, `prometheus`, `jobstats`; `prometheus_running` for what Prometheus said while the
-    # run went on.
+    # `exporter`, `prometheus`, `jobstats`; `prometheus_running` for what Prometheus answered while
+    # the run went on.
     Column("source", Text, nullable=False),
     Column("shared", Boolean, nullable=False),
     seconds_column("interval"),

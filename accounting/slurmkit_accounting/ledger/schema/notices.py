@@ -51,7 +51,7 @@ def node_events_task(cluster: str) -> str:
 
 # One row per event that slurmctld gave to its MailProg, see
 # `slurmkit_accounting.notify.spool.JobEvent`. `done` is NULL while the event waits for its mail.
-# Rows are kept some days after that, so that an event that comes again is known.
+# Rows stay some days after that, so that an event that comes again is recognized.
 job_events = Table(
     "job_events",
     metadata,
@@ -68,7 +68,7 @@ job_events = Table(
     # As slurmctld gave it: a mail address or a user name.
     Column("address", Text, nullable=False),
     seconds_column("at"),
-    # What else slurmctld said, as JSON.
+    # What else slurmctld reported, as JSON.
     Column("facts", Text, nullable=False),
     # The mail that was tried to send of it, see `slurmkit_accounting.notify.mailings`.
     Column("mailing", Text),

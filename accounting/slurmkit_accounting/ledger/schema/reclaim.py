@@ -1,4 +1,4 @@
-"""Tables of idle GPUs given back: what was done and why, what came of it, and who said "leave it".
+"""Tables of idle GPUs given back: what was done and why, its outcome, and who asked to "leave it".
 
 Rows are only added. The row of an act is written before the act, that of its outcome after it. So
 a service that was killed between the two knows that it may have acted.
@@ -28,7 +28,7 @@ from slurmkit_accounting.ledger.schema.types import (
 
 
 def _run_columns() -> tuple[Column[int] | Column[str], ...]:
-    """Return the columns that say which run, and whose; as Slurm said at the time."""
+    """Return the columns that say which run, and whose; as Slurm reported at the time."""
     return (
         foreign_key_column("clusters"),
         Column("job_id_raw", BigInteger, nullable=False),

@@ -81,13 +81,13 @@ ingests = Table(
     Column("rows_new", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_changed", BigInteger, nullable=False, server_default=text("0")),
     Column("rows_rejected", BigInteger, nullable=False, server_default=text("0")),
-    # New runs whose DBIndex another job has: slurmdbd's database was set up anew.
+    # New runs whose DBIndex another job has: slurmdbd's database was re-created.
     Column("rows_reused", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # One row per run of a job: a requeued job has several, each array task its own. JobIDRaw and Submit
 # identify a run within its cluster, as in slurmdbd, whose job table has them as a unique key: a
-# requeued job gets a later Submit. A DBIndex does not: a database set up anew counts from 1 again.
+# requeued job gets a later Submit. A DBIndex does not: a re-created database counts from 1 again.
 runs = Table(
     "runs",
     metadata,
@@ -226,7 +226,7 @@ Index("revisions_by_run", revisions.c.run_id)
 # sacct lines that could not be read, verbatim; each is stored once, however often it is seen.
 # `identity` is `JobIDRaw@Submit` of the run of the line, or its DBIndex if only that could be read.
 # `read_since` is the later ingest that could read the run. `dismissed` is when an administrator
-# (`dismissed_by`) said that the line is not wanted.
+# (`dismissed_by`) declared that the line is not wanted.
 rejects = Table(
     "rejects",
     metadata,

@@ -79,7 +79,7 @@ def test_an_accounting_database_that_was_set_up_anew_overwrites_no_run(ledger):
         found = verify(connection)
     assert found.wrong == []
     (note,) = found.notes
-    assert "of lab was set up anew: 5 DBIndexes belong to several jobs; all are kept" in note
+    assert "of lab was re-created: 5 DBIndexes belong to several jobs; all are stored" in note
 
 
 @pytest.mark.sql
@@ -101,7 +101,7 @@ def test_two_dumps_in_one_file_are_two_runs(ledger):
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_is_not_overwritten_by_one_of_another_user(ledger, ended):
-    """A database set up anew that gives the job's number, DBIndex and Submit once more."""
+    """A re-created database that gives the job's number, DBIndex and Submit once more."""
     at, end = NOW - 900, NOW - 60 if ended else None
     slurm = FakeSacct(job(7, at, at, end, UID=10011))
     ingest(ledger, slurm)
@@ -251,7 +251,7 @@ def test_a_reject_with_nothing_but_a_dbindex_is_settled_by_the_run_with_it(ledge
 
 
 def test_a_reject_is_not_settled_by_a_run_that_was_submitted_after_it(ledger, monkeypatch):
-    """The DBIndex is then that of a database that was set up anew."""
+    """The DBIndex is then that of a database that was re-created."""
     slurm = FakeSacct(job(1, NOW - 100, NOW - 90, NOW - 50, JobIDRaw="soon"))
     ingest(ledger, slurm)
     monkeypatch.setattr("slurmkit_accounting.ingest.ingest.time.time", lambda: NOW + DAY)
@@ -285,10 +285,10 @@ def test_ingest_status_and_verify_say_that_a_database_was_set_up_anew(
         path.write_text(dump((1, 10, user, at)))
         _, said = shown("ingest", "--file", str(path), *options)
     assert (
-        "the accounting database of lab was set up anew: 1 DBIndexes belong to other jobs now; both"
-        " are kept\n"
+        "the accounting database of lab was re-created: 1 DBIndexes belong to other jobs now; both"
+        " are stored\n"
     ) in said
-    assert "1 belong to several jobs; slurmdbd's database was set up anew" in shown("status")[0]
-    assert "1 DBIndexes belong to several jobs; all are kept" in shown("verify")[1]
+    assert "1 belong to several jobs; slurmdbd's database was re-created" in shown("status")[0]
+    assert "1 DBIndexes belong to several jobs; all are stored" in shown("verify")[1]
     (one,) = json.loads(shown("status", "--json")[0])["rows"]
     assert one["reused"] == 1

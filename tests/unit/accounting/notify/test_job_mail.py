@@ -558,7 +558,7 @@ def test_the_service_has_the_tasks_where_there_is_a_spool(
     service = ServiceTasks(open_for_writing, lab.slurm, lambda: None, UTC)
     tasks = {task.name: task for task in service.tasks(ScheduleSection())}
     assert tasks["job_mail"].apart
-    assert tasks["digest"].beside  # neither waits for the other
+    assert tasks["digest"].own_thread  # neither waits for the other
     lab.event(12, "Began")
     assert tasks["job_mail"].run([]) == "1 mails sent"
     assert tasks["digest"].run([]) == ""

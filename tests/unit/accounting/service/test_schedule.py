@@ -297,7 +297,7 @@ def test_a_task_beside_the_others_waits_for_none_and_runs_again_when_it_fails(fi
         return "slow"
 
     daily = ScheduledTask(
-        name="digest", when=parse_cron("x", NEVER, BERLIN), run=digest, beside=True
+        name="digest", when=parse_cron("x", NEVER, BERLIN), run=digest, own_thread=True
     )
     with running(task(slow), daily, retry=0.1) as (schedule_, lines):
         wait_until(lambda: len(digest.runs) >= 2, lambda: repr(lines))

@@ -67,13 +67,13 @@ def test_an_ingest_stops_between_batches_and_goes_on(
     assert rows(ledger) == JOBS
 
 
-def test_an_ingest_says_that_an_accounting_database_was_set_up_anew(ledger: Ledger) -> None:
+def test_an_ingest_says_that_an_accounting_database_was_re_created(ledger: Ledger) -> None:
     fake = FakeSacct(job(1, _noon(9), _noon(9), _noon(9) + 60))
-    assert "set up anew" not in work(fake).ingest([])
+    assert "re-created" not in work(fake).ingest([])
     fake.jobs = [job(40, _noon(1) + 7, _noon(1) + 8, _noon(1) + 60, DBIndex=1001)]
     said = work(fake).ingest([])
     assert said.startswith("1 read, 1 new, 0 changed, 0 rejected; the accounting database of lab")
-    assert said.endswith("1 DBIndexes belong to other jobs now; both are kept")
+    assert said.endswith("1 DBIndexes belong to other jobs now; both are stored")
 
 
 @pytest.mark.sql

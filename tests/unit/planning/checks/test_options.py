@@ -23,7 +23,7 @@ BOUND = {"options": {"mem-bind": "local"}, "launch": Launch(cpu_bind="cores")}
         (
             {"hint": "nomultithread", "threads_per_core": 1},
             "hint-ignored",
-            "beside --threads-per-core",
+            "with --threads-per-core",
             "no --hint",
         ),
         (BOUND, "binding-unused", "--cpu-bind=cores and --mem-bind binds nothing here", None),
@@ -94,7 +94,7 @@ def test_the_release_decides() -> None:
     assert not list(options.ignored_hint(request(old, **beside)))
     new = msgspec.structs.replace(capabilities(), release=(25, 11, 0))
     (found,) = options.ignored_hint(request(new, **beside))
-    assert "beside --sockets-per-node" in found.message
+    assert "with --sockets-per-node" in found.message
 
 
 @pytest.mark.parametrize("release", [(22, 5, 11), (24, 11, 5), (25, 5, 0)])

@@ -29,7 +29,7 @@ from slurmkit.planning.preflight.inside import (
     FaultyNodes,
     Preflight,
     Result,
-    kept,
+    load_result,
     locate,
     most_runs,
     read,
@@ -206,22 +206,22 @@ def test_a_program_that_runs_nowhere_blames_no_node() -> None:
 
 
 def test_a_result_is_kept_for_its_time(tmp_path: Path) -> None:
-    path = inside.kept_at({"gpus": 2, "srun": [], "program": ["x"]}, ["c2", "c1"])
-    assert path == inside.kept_at({"gpus": 2, "srun": [], "program": ["x"]}, ["c1", "c2"])
-    assert path != inside.kept_at({"gpus": 2, "srun": [], "program": ["x"]}, ["c1", "c3"])
+    path = inside.result_path({"gpus": 2, "srun": [], "program": ["x"]}, ["c2", "c1"])
+    assert path == inside.result_path({"gpus": 2, "srun": [], "program": ["x"]}, ["c1", "c2"])
+    assert path != inside.result_path({"gpus": 2, "srun": [], "program": ["x"]}, ["c1", "c3"])
     assert path.is_relative_to(tmp_path / "state")
-    assert kept(path, 24) is None
+    assert load_result(path, 24) is None
     inside.keep(path, Result(95.0, 0, "2 x H200"), ["c1", "c2"])
     assert path.parent.stat().st_mode & 0o077 == 0
-    found = kept(path, 24)
+    found = load_result(path, 24)
     assert found is not None
     assert found[0] == Result(95.0)
     old = json.loads(path.read_text("utf-8")) | {"taken": time.time() - 3700}
     path.write_text(json.dumps(old), "utf-8")
-    assert kept(path, 1) is None
-    assert kept(path, 2) is not None
+    assert load_result(path, 1) is None
+    assert load_result(path, 2) is not None
     path.write_text("{", "utf-8")
-    assert kept(path, 2) is None
+    assert load_result(path, 2) is None
 
 
 # The whole script, in bash.
