@@ -3,7 +3,7 @@
     python packaging/man.py FOLDER
 
 One page for each command: slurmkit.1, slurmkit-submit.1, slurmkit-ledger-ingest.1 … It needs
-slurmkit with all extras, and no cluster. SOURCE_DATE_EPOCH gives the date of the pages.
+slurmkit, and no cluster. SOURCE_DATE_EPOCH gives the date of the pages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 import click
 
 from slurmkit.cli.main import COMMANDS, LazyGroup, cli
+from slurmkit.errors import MissingExtra
 from slurmkit.version import __version__
 
+_WITHOUT_EXTRAS = "packaging.man.without_extras"  # key of click.Context.meta
 _EXAMPLES = ("Example:", "Examples:")
 _COMMON = r"""
 .SH "EXIT STATUS"
@@ -106,9 +108,18 @@ def roff(text: str) -> str:
     return rf"\&{escaped}" if escaped.startswith(".") else escaped
 
 
-def man_pages() -> Iterator[tuple[str, str]]:
-    """Yield the file name and the text of each page; hidden commands have none."""
-    yield from _pages(cli, click.Context(cli, info_name="slurmkit", **cli.context_settings))
+def man_pages(*, without_extras: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the file name and the text of each page; hidden commands have none.
+
+    Args:
+        without_extras: leave out the commands whose extra is not installed.
+
+    Raises:
+        MissingExtra: when an extra is not installed, and no command is to be left out.
+    """
+    context = click.Context(cli, info_name="slurmkit", **cli.context_settings)
+    context.meta[_WITHOUT_EXTRAS] = without_extras  # for the contexts below, too
+    yield from _pages(cli, context)
 
 
 def _pages(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
@@ -128,7 +139,13 @@ def _subcommands(
         return
     names = list(COMMANDS) if isinstance(command, LazyGroup) else command.list_commands(context)
     for name in names:
-        if (found := command.get_command(context, name)) is None:
+        try:
+            found = command.get_command(context, name)
+        except MissingExtra:
+            if context.meta[_WITHOUT_EXTRAS]:
+                continue
+            raise
+        if found is None:
             raise LookupError(f"{context.command_path} {name}")
         yield name, found
 

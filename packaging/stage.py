@@ -81,7 +81,7 @@ def stage(root: Path, source: Path, family: str, package: str, modules: Path) ->
         _write(root / target.replace("@PACKAGE@", package), source.joinpath(origin).read_bytes())
     (root / "etc/slurmkit/conf.d").mkdir(mode=0o755, exist_ok=True)
     _write(root / f"usr/share/doc/{package}/changelog.gz", _zip(source / "CHANGELOG.md"))
-    for name, text in man_pages():
+    for name, text in man_pages(without_extras=package == "slurmkit-node"):
         page = gzip.compress(text.encode(), mtime=0)
         _write(root / f"usr/share/man/man1/{name}.gz", page)
     for shell, target in COMPLETIONS[family].items():
