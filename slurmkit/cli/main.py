@@ -219,7 +219,9 @@ COMMANDS = {
         "slurmkit.cli.remote:send_command", "Send code to a cluster over SSH.", "ssh"
     ),
     "find": CommandEntry(
-        "slurmkit.cli.remote:find_command", "Find the job of a submit whose connection broke."
+        "slurmkit.cli.remote:find_command",
+        "Find the job of a submit whose connection broke.",
+        "ssh",
     ),
     "config": CommandEntry(
         "slurmkit.cli.settings:config_group", "Show and check the configuration."
