@@ -27,17 +27,21 @@ EXTRAS = {
     "postgres": ("psycopg",),
 }
 """Each extra of pyproject.toml -> the modules that it installs."""
-_REPAIR_COMMANDS = {
+_REINSTALL_COMMANDS = {
     "dpkg": "apt-get install --reinstall ./slurmkit_*.deb",
     "rpm": "dnf reinstall ./slurmkit-[0-9]*.rpm",
+    "dpkg, slurmkit-node": "apt-get install --reinstall ./slurmkit-node_*.deb",
+    "rpm, slurmkit-node": "dnf reinstall ./slurmkit-node-*.rpm",
+}
+"""What packaging/inside writes into INSTALLER -> the command that brings a package's files back.
+
+The package is a file, as `make packages` leaves it: no repository of a distribution has it.
+"""
+_COMPLETE_COMMANDS = _REINSTALL_COMMANDS | {
     "dpkg, slurmkit-node": "apt-get install ./slurmkit_*.deb",
     "rpm, slurmkit-node": "dnf remove slurmkit-node && dnf install ./slurmkit-[0-9]*.rpm",
 }
-"""What packaging/inside writes into INSTALLER -> the command that installs all files of a package.
-
-The package is a file, as `make packages` leaves it: no repository of a distribution has it. The
-package slurmkit takes the place of slurmkit-node, which has the extra `gpu-exporter` alone.
-"""
+"""The same -> the command that installs all extras: slurmkit takes the place of slurmkit-node."""
 
 
 def extra_of(module: str) -> str | None:
@@ -63,11 +67,11 @@ def missing_extra(module: str, extra: str, what: str = "this command") -> Missin
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where slurmkit itself was installed.
 
-    A package of a distribution has all extras: there it is the command that repairs the package.
+    The package slurmkit has all extras: there it is the command that repairs the package.
     Installers note their name in INSTALLER: packaging.python.org, "Recording installed projects".
     """
-    if repair := _REPAIR_COMMANDS.get(_read_installer()):
-        return repair
+    if complete := _COMPLETE_COMMANDS.get(_read_installer()):
+        return complete
     return f"{_pip('install')} {shlex.quote(install_source(extra))}"
 
 
@@ -80,7 +84,7 @@ def overwritten_by(other: str) -> str | None:
     found = _find_distribution(other)
     if found is None:
         return None
-    repair = _REPAIR_COMMANDS.get(_read_installer()) or (
+    repair = _REINSTALL_COMMANDS.get(_read_installer()) or (
         f"{_pip('install')} --force-reinstall --no-deps {shlex.quote(install_source(''))}"
     )
     return (
