@@ -71,6 +71,16 @@ class AllocationSection(msgspec.Struct, frozen=True, kw_only=True):
     free_qos: tuple[str, ...] = ()
 
 
+class ProjectSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[project.NAME]`: a project that may have an allocation.
+
+    Attributes:
+        accounts: Slurm accounts whose use counts for the project.
+    """
+
+    accounts: tuple[str, ...] = ()
+
+
 class LdapSection(msgspec.Struct, frozen=True, kw_only=True):
     """`[ldap]`: the directory that people are read from, and the names of its attributes.
 

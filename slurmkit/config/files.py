@@ -48,7 +48,7 @@ SECTIONS = {
     "gpu_use": "slurmkit_accounting.config:GpuUseSection",
     "reclaim.*": "slurmkit_accounting.reclaim.policy:ReclaimPolicy",
     "allocation": "slurmkit_accounting.config:AllocationSection",
-    "project.*": "slurmkit_accounting.allocations.model:ProjectSection",
+    "project.*": "slurmkit_accounting.config:ProjectSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "mail": "slurmkit_accounting.config:MailSection",
     "webhook": "slurmkit_accounting.config:WebhookSection",

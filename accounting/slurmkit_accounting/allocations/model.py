@@ -13,6 +13,7 @@ from slurmkit.config.files import load_tables
 from slurmkit.errors import BadInput
 from slurmkit_accounting.allocations.amounts import UNIT_NAMES, Unit, format_hours
 from slurmkit_accounting.allocations.draws import Pot
+from slurmkit_accounting.config import ProjectSection
 from slurmkit_accounting.ledger.schema.allocations import allocation_entries, allocations
 
 HolderKind = Literal["account", "pi", "project"]
@@ -35,16 +36,6 @@ class Holder(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         """Return the name for people: `account vision`, `PI vogel`."""
         return f"{_HOLDER_WORDS[self.kind]} {self.name}"
-
-
-class ProjectSection(msgspec.Struct, frozen=True, kw_only=True):
-    """`[project.NAME]`: a project that may have an allocation.
-
-    Attributes:
-        accounts: Slurm accounts whose use counts for the project.
-    """
-
-    accounts: tuple[str, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

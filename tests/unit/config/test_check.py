@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,6 +39,25 @@ def named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_every_key_of_ours_says_what_it_means(name: str) -> None:
     section = declared_sections()[name]
     assert set(key_meanings(section)) == {*section.__struct_fields__}
+
+
+_WITHOUT_EXTRAS = """
+import os
+import subprocess
+import sys
+from slurmkit.config.extras import EXTRAS
+sys.modules |= dict.fromkeys({each for modules in EXTRAS.values() for each in modules})
+from slurmkit.cli.main import cli, run_to_exit_code
+sys.exit(run_to_exit_code(cli, ["config", "check"]))
+"""
+
+
+def test_the_check_needs_no_extra(own: Path) -> None:
+    own.write_text('[tui]\nview = "queue"\nkeys = {filter = "f"}\n[project.x]\naccounts = ["a"]\n')
+    argv = [sys.executable, "-c", _WITHOUT_EXTRAS]
+    environ = os.environ | {"SLURMKIT_CONFIG": str(own)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_show_names_the_file_of_each_value(

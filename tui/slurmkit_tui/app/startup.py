@@ -5,17 +5,16 @@ The command line wins over the configuration. So do columns that the user chose 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import msgspec
 
 from slurmkit.config.files import did_you_mean, load_section
 from slurmkit.errors import BadInput
-from slurmkit_tui.actions.keymap import parse_keymap
 from slurmkit_tui.options import AppOptions, ThemeName
 from slurmkit_tui.state_files import load_choices, save_columns
 from slurmkit_tui.views import VIEWS
-from slurmkit_tui.views.base import TableView
 
 
 class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +38,19 @@ class TuiSection(msgspec.Struct, frozen=True, kw_only=True):
     keys: dict[str, str] = {}
 
     def __post_init__(self) -> None:
-        """Check names of views, columns, actions and keys, which only the app knows."""
+        """Check names of views, columns, actions and keys, which only the app knows.
+
+        Without Textual there is no app: `slurmkit config check` works on such a host, too.
+        """
+        if find_spec("textual") is None:
+            return
         if self.view != "home":
             _check_view(self.view, "view")
         for view, names in self.columns.items():
             _check_columns(view, names)
         if self.keys:
+            from slurmkit_tui.actions.keymap import parse_keymap  # noqa: PLC0415 - needs Textual
+
             try:
                 parse_keymap(self.keys)
             except BadInput as error:
@@ -60,6 +66,8 @@ def _check_view(name: str, key: str) -> None:
 
 
 def _check_columns(view: str, names: tuple[str, ...]) -> None:
+    from slurmkit_tui.views.base import TableView  # noqa: PLC0415 - needs Textual
+
     _check_view(view, "columns")
     kind = next(each for each in VIEWS if view == each.name).load()
     if not issubclass(kind, TableView):  # msgspec turns a ValueError into its own error
@@ -105,4 +113,6 @@ def load_options(given: dict[str, Any]) -> AppOptions:
 def _keys(section: TuiSection) -> dict[str, str]:
     if not section.keys:
         return {}
+    from slurmkit_tui.actions.keymap import parse_keymap  # noqa: PLC0415 - needs Textual
+
     return parse_keymap(section.keys)
