@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pwd
+import shlex
 import socket
-from collections.abc import Collection, Iterator, Mapping
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -30,7 +33,7 @@ from slurmkit_accounting.site_setup.database import check_database
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
 _OF_DOCTOR = ("commands", "slurmctld", "slurmdbd", "release", "clock", "munge")
 _SHOWN = 3
-NAMED = frozenset(("service-account", "database", "directory", "mail", "service"))
+NAMED = frozenset(("service-account", "database", "directory", "files", "mail", "service"))
 """Names of the checks of what the configuration names."""
 
 
@@ -51,6 +54,7 @@ def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
     db = section_of(contents, "ledger", LedgerSection).db
     ldap = section_of(contents, "ldap", LdapSection)
     mail = section_of(contents, "mail", MailSection)
+    files = (ldap.bind_password_file, ldap.ca_file, mail.password_file, mail.ca_file)
     gpu = contents.get("gpu", {})
     return (
         *of_slurm,
@@ -63,6 +67,11 @@ def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
             lambda _: check_database(db, service.user),
         ),
         Check("directory", "the directory can be read", partial(_check_directory, ldap)),
+        Check(
+            "files",
+            "the service can read its files",
+            partial(_check_files, service.user, [path for path in files if path]),
+        ),
         Check("mail", "the mail server answers", partial(_check_mail, mail)),
         Check("prices", "GPUs have prices", partial(_check_prices, gpu)),
     )
@@ -148,6 +157,31 @@ def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[Check
         )
     else:
         yield CheckFinding("ok", sizes)
+
+
+def _check_files(name: str, paths: Sequence[str], case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that the service's account can read files; root can read them in any case."""
+    del case
+    try:
+        person = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        return  # the check of the account says so
+    if os.geteuid() != 0:
+        return
+    groups = os.getgrouplist(person.pw_name, person.pw_gid)
+    for path in paths:
+        done = subprocess.run(
+            ["test", "-r", path], user=person.pw_uid, group=person.pw_gid,
+            extra_groups=groups, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            yield CheckFinding(
+                "error",
+                f"{person.pw_name} cannot read {path}",
+                "the service cannot use it",
+                f"chown {person.pw_name} {shlex.quote(path)}",
+                "as root; the account must also be able to enter each folder above it",
+            )
 
 
 def _check_mail(section: MailSection, case: CheckContext) -> Iterator[CheckFinding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import pwd
 import re
 import socket
 import stat
@@ -15,6 +16,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from directory_lab import SUFFIX, slapd
@@ -24,6 +26,7 @@ from slurmkit_accounting.config import LdapSection
 from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.people.ldap import DirectorySurvey
 from slurmkit_accounting.site_setup import cluster, database, host_files, proposal
+from slurmkit_accounting.site_setup.checks import checks_of
 from slurmkit_accounting.site_setup.config_text import (
     ProposedValue,
     change_config,
@@ -536,6 +539,28 @@ def test_an_account_that_cannot_run_python_leaves_the_database_unchecked(monkeyp
     monkeypatch.setattr(database.sys, "executable", "/bin/false")
     with pytest.raises(SlurmkitError, match=r"not checked: nobody cannot run slurmkit \(exit code"):
         list(database.check_database("sqlite:////x.db", "nobody"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another account")
+def test_files_that_the_service_cannot_read_are_an_error(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    for each in (folder, *folder.parents):
+        if each.stat().st_mode & 0o001:
+            break
+        each.chmod(0o711)
+    password, ca = folder / "ldap.password", folder / "ca.pem"
+    password.touch(0o600)
+    ca.touch(0o644)
+    contents = {
+        "ledger": {"service": {"user": "nobody"}},
+        "ldap": {"uri": "ldap://x", "bind_password_file": str(password), "ca_file": str(ca)},
+    }
+    (files,) = [check for check in checks_of(contents) if check.name == "files"]
+    (finding,) = files.look(SimpleNamespace())
+    assert finding.message == f"nobody cannot read {password}"
+    assert finding.fix == f"chown nobody {password}"
+    os.chown(password, pwd.getpwnam("nobody").pw_uid, -1)
+    assert list(files.look(SimpleNamespace())) == []
 
 
 # --- the directory --------------------------------------------------------------------------------
