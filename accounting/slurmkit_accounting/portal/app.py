@@ -40,7 +40,9 @@ from slurmkit_accounting.portal.identity import (
 from slurmkit_accounting.portal.sessions import Session
 from slurmkit_accounting.render.format import format_utc
 from slurmkit_accounting.render.html import column_heading
+from slurmkit_accounting.service.log import request_id
 from slurmkit_accounting.service.permissions import AccountExpired, person_of_uid
+from slurmkit_accounting.service.wsgi import with_request_id
 
 SECRET_HEADER = "X-Slurmkit-Proxy-Secret"  # noqa: S105 - a name
 _HSTS_SECONDS = 365 * 86400
@@ -98,6 +100,7 @@ def portal_application(parts: Portal) -> Flask:
     app.after_request(_finish)
     app.teardown_request(_close)
     app.register_error_handler(Exception, _on_error)
+    app.wsgi_app = with_request_id(app.wsgi_app)  # type: ignore[assignment, method-assign]
     return app
 
 
@@ -329,7 +332,10 @@ def _on_error(error: Exception) -> tuple[str, int] | AnyResponse:
         status, words = HTTPStatus.SERVICE_UNAVAILABLE, _sentence(str(error))
     else:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-        words = "The service failed. The reason is in its log, which your administrator can read."
+        words = (
+            "The service failed. The reason is in its log, which your administrator can read:"
+            f" request={request_id()}"
+        )
         portal().log("failed", path=request.path, why=f"{type(error).__name__}: {error}")
     return render_template("error.html", title=status.phrase, words=words), status.value
 

@@ -19,9 +19,10 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.tally import OUTCOMES
 from slurmkit_accounting.service.left_metrics import LeftMetrics
+from slurmkit_accounting.service.log import Log
 from slurmkit_accounting.service.monitoring import LedgerState, read_state
 from slurmkit_accounting.service.schedule import Schedule
-from slurmkit_accounting.service.wsgi import Log, Page
+from slurmkit_accounting.service.wsgi import Page
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

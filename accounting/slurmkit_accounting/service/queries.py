@@ -22,8 +22,8 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
 from slurmkit_accounting.remote.served import find_remote_function
 from slurmkit_accounting.reports.model import Report
+from slurmkit_accounting.service.log import Log, request_id
 from slurmkit_accounting.service.permissions import Permissions
-from slurmkit_accounting.service.wsgi import Log
 
 _QUERIES_PER_UID = 2  # queries of one uid that are answered at a time
 
@@ -93,7 +93,7 @@ class QueryAnswerer:
             self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
             words = (
                 "the ledger's service failed to answer; the reason is in its log, which your"
-                " administrator can read"
+                f" administrator can read: request={request_id()}"
             )
             return ServiceAnswer(fault=ServiceFault("ServiceError", words))
 

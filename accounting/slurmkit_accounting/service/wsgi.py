@@ -1,15 +1,15 @@
-"""The service's two WSGI applications, for queries and for monitoring pages; its log."""
+"""The service's two WSGI applications, for queries and for monitoring pages."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
 
 from slurmkit.errors import NotVouched, ServiceError
-from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import (
     MAX_QUERY,
     MUNGE,
@@ -21,6 +21,8 @@ from slurmkit_accounting.remote.protocol import (
     open_query,
     seal_answer,
 )
+from slurmkit_accounting.remote.served import changes_ledger
+from slurmkit_accounting.service.log import Log, numbered_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -30,7 +32,6 @@ Page: TypeAlias = tuple[HTTPStatus, str, bytes]
 TEXT = "text/plain; charset=utf-8"
 PEER = "uid:"
 """What REMOTE_ADDR begins with where the kernel names the user at the other end of a socket."""
-_LONGEST = 300
 
 
 def query_application(
@@ -67,11 +68,31 @@ def query_application(
         except ServiceError as error:
             log("failed", why=error)
             return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
-        log("answered", uid=uid, ask=query.ask, fault=reply.fault and reply.fault.message)
+        log(
+            "changed" if changes_ledger(query.ask) else "answered", uid=uid, ask=query.ask,
+            arguments=msgspec.json.encode(query.arguments).decode(), shown_to=reply.seen_as or None,
+            fault=reply.fault and reply.fault.message, sender=environ.get("REMOTE_ADDR"),
+        )  # fmt: skip
         start("200 OK", [("Content-Type", voucher.content_type)])
         return pieces
 
-    return app
+    return with_request_id(app)
+
+
+def with_request_id(app: WSGIApplication) -> WSGIApplication:
+    """Give each request of an application an id, in its lines of the log and in the answer."""
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        with numbered_request() as number:
+
+            def start_with_id(
+                status: str, headers: list[tuple[str, str]], *more: Any
+            ) -> Callable[[bytes], object]:
+                return start(status, [*headers, ("X-Request-Id", number)], *more)
+
+            return app(environ, start_with_id)
+
+    return answer
 
 
 def page_application(make: dict[str, Callable[[str], Page]]) -> WSGIApplication:
@@ -127,25 +148,3 @@ def _respond(start: StartResponse, page: Page) -> Iterator[bytes]:
     headers: list[tuple[str, Any]] = [("Content-Type", kind), ("Content-Length", str(len(body)))]
     start(f"{status.value} {status.phrase}", headers)
     return iter((body,))
-
-
-class Log(Protocol):
-    """A function that writes one line of the log; facts that are None are left out."""
-
-    def __call__(self, what: str, **facts: object) -> None:
-        """Write what happened and its facts; never a secret."""
-        ...
-
-
-def log(what: str, **facts: object) -> None:
-    """Write one line; the systemd journal adds the time."""
-    pairs = [f"{name}={_value(fact)}" for name, fact in facts.items() if fact is not None]
-    print(printable(what), *pairs, file=sys.stderr, flush=True)
-
-
-def _value(fact: object) -> str:
-    text = printable(str(fact))[:_LONGEST]
-    if text and not any(char in text for char in ' "='):
-        return text
-    # Escaped, so that a text cannot end its own quotes and pretend to be another fact.
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

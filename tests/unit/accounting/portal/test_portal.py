@@ -381,7 +381,7 @@ def test_an_operator_sees_as_another_and_that_is_written_down(lab: PortalLab) ->
     seen = words_of(lab.browser("alice").get("/account").text)
     assert f"{OPERATOR} seeing as alice the pages as you see them" in seen
     assert f"{OPERATOR} seeing as alice a job" in seen
-    assert f"see as operator={OPERATOR} user=alice" in lab.lines
+    assert f"see as user={OPERATOR} seen_as=alice" in lab.lines
 
 
 @pytest.mark.parametrize("user", ["alice", "vogel", "nobody"])

@@ -20,6 +20,8 @@ from slurmkit_accounting.remote.protocol import (
     seal_query,
     unseal,
 )
+from slurmkit_accounting.remote.served import find_remote_function
+from slurmkit_accounting.service.log import request_id
 from slurmkit_accounting.service.queries import QueryTurns
 from slurmkit_accounting.service.wsgi import page_application, query_application
 
@@ -143,9 +145,9 @@ def test_an_answer_that_is_too_large_is_an_error(
         list(seal_answer(ANSWER, "n1", asker=ALICE))
 
 
-class Lines(list[str]):
+class Lines(list[tuple[str, dict[str, object]]]):
     def __call__(self, what: str, **facts: object) -> None:
-        self.append(f"{what} {facts}")
+        self.append((what, facts))
 
 
 def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
@@ -161,7 +163,30 @@ def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
     munge.be(ALICE)
     answer = open_answer(body.splitlines(), query.nonce, service=KEEPER)
     assert answer.seen_as == f"{ALICE} usage"
-    assert [line.split()[0] for line in lines] == ["answered", "refused"]
+    assert [what for what, _ in lines] == ["answered", "refused"]
+
+
+def test_the_log_says_who_read_and_who_changed_what(munge: FakeMunge) -> None:
+    lines, ids = Lines(), []
+
+    def note_id(uid: int, query: ServiceQuery) -> ServiceAnswer:
+        ids.append(request_id())
+        return ServiceAnswer(seen_as="alice: your own runs")
+
+    app = query_application(note_id, lines)
+    for name in ("usage", "change_mail_settings"):
+        find_remote_function(name)
+        munge.be(ALICE)
+        sealed = seal_query(ServiceQuery(name, {"month": "2026-11"}), service=KEEPER)
+        munge.be(KEEPER)
+        assert call(app, sealed)[0] == "200 OK"
+    (read, of_read), (changed, of_change) = lines
+    assert (read, changed) == ("answered", "changed")
+    assert of_read["arguments"] == '{"month":"2026-11"}'
+    assert of_read["shown_to"] == "alice: your own runs"
+    assert (of_change["uid"], of_change["ask"]) == (ALICE, "change_mail_settings")
+    assert len(set(ids)) == 2
+    assert all(ids)
 
 
 def test_an_answer_is_sealed_within_the_turn_of_the_asker(munge: FakeMunge) -> None:
