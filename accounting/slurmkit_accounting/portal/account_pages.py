@@ -92,7 +92,9 @@ def see_as() -> AnyResponse:
 @pages.post("/see-as/stop")
 def see_as_oneself() -> AnyResponse:
     """Let an operator see as themselves again."""
-    portal().sessions.see_as(reader().session.token, None, "")
+    who = reader()
+    portal().log("see as ended", user=who.session.account.user, seen_as=who.seen_as or None)
+    portal().sessions.see_as(who.session.token, None, "")
     return redirect(url_for("home.page"), 303)
 
 

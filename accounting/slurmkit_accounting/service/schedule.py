@@ -171,7 +171,7 @@ class Schedule:
         try:
             done = self._run_and_record(task)
         except ServiceStopped:
-            self._log("stopped", task=task.name)
+            self._log("task stopped", task=task.name)
         except Exception as error:  # noqa: BLE001 - a failing task must not stop the service
             self._fail(task, error)
         else:

@@ -22,7 +22,7 @@ from slurmkit_accounting.remote.protocol import (
     seal_answer,
 )
 from slurmkit_accounting.remote.served import changes_ledger
-from slurmkit_accounting.service.log import Log, numbered_request
+from slurmkit_accounting.service.log import Log, frames_of, numbered_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Page: TypeAlias = tuple[HTTPStatus, str, bytes]
 """Status, content type, body."""
 TEXT = "text/plain; charset=utf-8"
+# Of errors in answers: those that say that others may see or do this.
+_DENIALS = frozenset(("NotAllowed", "AccountExpired"))
 PEER = "uid:"
 """What REMOTE_ADDR begins with where the kernel names the user at the other end of a socket."""
 
@@ -52,35 +54,53 @@ def query_application(
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        sender = environ.get("REMOTE_ADDR")
+        asked: dict[str, object] = {}
         try:
             voucher = _socket_peer(environ) if on_socket else MUNGE
             uid, query = open_query(_read_body(environ), voucher)
+            asked = {"uid": uid, "ask": query.ask}
             with turn(uid):
                 reply = answer(uid, query)
+                _log_reply(log, query, reply, sender=sender, **asked)
                 # Seal all pieces before the status is sent: if munged fails, the client gets an
                 # error.
                 pieces = list(seal_answer(reply, query.nonce, asker=uid, voucher=voucher))
         except _Refusal as refusal:
             return _respond(start, (refusal.status, TEXT, str(refusal).encode()))
         except NotVouched as error:
-            log("refused", sender=environ.get("REMOTE_ADDR"), why=error)
+            log("refused", sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.FORBIDDEN, TEXT, str(error).encode()))
-        except ServiceError as error:
-            log("failed", why=error)
+        except TooManyQueries as error:
+            log("refused", sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
-        log(
-            "changed" if changes_ledger(query.ask) else "answered", uid=uid, ask=query.ask,
-            arguments=msgspec.json.encode(query.arguments).decode(), shown_to=reply.seen_as or None,
-            fault=reply.fault and reply.fault.message, sender=environ.get("REMOTE_ADDR"),
-        )  # fmt: skip
+        except ServiceError as error:
+            log("failed", sender=sender, why=error, **asked)
+            return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
         start("200 OK", [("Content-Type", voucher.content_type)])
         return pieces
 
-    return with_request_id(app)
+    return with_request_id(app, log)
 
 
-def with_request_id(app: WSGIApplication) -> WSGIApplication:
-    """Give each request of an application an id, in its lines of the log and in the answer."""
+def _log_reply(log: Log, query: ServiceQuery, reply: ServiceAnswer, **asked: object) -> None:
+    """Log who asked for what, and whether they got it."""
+    if reply.fault and reply.fault.kind in _DENIALS:
+        what = "refused"
+    elif changes_ledger(query.ask) and not reply.fault:
+        what = "changed"
+    else:
+        what = "answered"
+    # Sorted, so that the asker does not choose what is cut off.
+    arguments = msgspec.json.encode(query.arguments, order="sorted").decode()
+    log(
+        what, **asked, arguments=arguments, shown_to=reply.seen_as or None,
+        fault=reply.fault and reply.fault.message,
+    )  # fmt: skip
+
+
+def with_request_id(app: WSGIApplication, log: Log) -> WSGIApplication:
+    """Give each request an id, in its lines of the log and in the answer; log errors of `app`."""
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         with numbered_request() as number:
@@ -90,7 +110,13 @@ def with_request_id(app: WSGIApplication) -> WSGIApplication:
             ) -> Callable[[bytes], object]:
                 return start(status, [*headers, ("X-Request-Id", number)], *more)
 
-            return app(environ, start_with_id)
+            try:
+                return app(environ, start_with_id)
+            except Exception as error:  # noqa: BLE001 - the server's own line would lack the id
+                log("failed", why=f"{type(error).__name__}: {error}", at=frames_of(error))
+                words = f"the service failed; the reason is in its log: request={number}"
+                page = (HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, words.encode())
+                return _respond(start_with_id, page)
 
     return answer
 
@@ -112,6 +138,10 @@ def page_application(make: dict[str, Callable[[str], Page]]) -> WSGIApplication:
         return _respond(start, page(str(environ.get("HTTP_ACCEPT") or "")))
 
     return app
+
+
+class TooManyQueries(ServiceError):
+    """A user has as many queries under way as one may have."""
 
 
 class _Refusal(Exception):

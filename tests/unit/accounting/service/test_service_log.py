@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +31,9 @@ from slurmkit_accounting.service.log import (
         ("x=y", '"x=y"'),
         ("a\nanswered uid=0", r'"a\\nanswered uid=0"'),
         ('\\" uid=0', r'"\\\" uid=0"'),
-        ("z" * 1000, "z" * 300),
+        ("z" * 1000, '"' + "z" * 300 + '…"'),
+        (r"a\nb", r'"a\\nb"'),
+        ("a\u3000uid=0", '"a\u3000uid=0"'),
     ],
 )
 def test_no_fact_forges_another(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,10 +60,13 @@ def test_json_has_the_names_of_the_elastic_common_schema(
         "message": 'login refused sender=10.0.0.7 user=eve via=ldap why="wrong password"',
         "ecs.version": "8.11.0",
         "service.name": "slurmkit-ledger",
+        "event.kind": "event",
         "event.action": "login-refused",
-        "event.outcome": "failure",
         "event.category": ["authentication"],
+        "event.type": ["start"],
+        "event.outcome": "failure",
         "client.address": "10.0.0.7",
+        "client.ip": "10.0.0.7",
         "user.name": "eve",
         "error.message": "wrong password",
         "labels": {"via": "ldap"},
@@ -68,6 +75,55 @@ def test_json_has_the_names_of_the_elastic_common_schema(
     assert (page["http.response.status_code"], page["event.outcome"]) == (200, "success")
     assert page["url.original"] == "/reports?by=user"
     assert (done["event.duration"], done["log.level"]) == (2_500_000_000, "info")
+    assert "event.outcome" not in done
+
+
+def test_a_page_that_was_not_found_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    make_log("json")("page", user="olga", sender="uid:7", status=404)
+    (page,) = lines_of(capsys)
+    assert page["event.outcome"] == "failure"
+    assert "client.ip" not in page
+
+
+def test_the_end_of_what_was_asked_for_does_not_hide(capsys: pytest.CaptureFixture[str]) -> None:
+    make_log("text")("page", path="/report/usage?x=" + "A" * 1000 + "&user=victim")
+    assert "&user=victim" in capsys.readouterr().err
+
+
+def test_lines_of_threads_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
+    log = make_log("json")
+    name = "\u4e2d" * 300
+
+    def write() -> None:
+        for number in range(200):
+            log("answered", user=name, ask=name, shown_to=name, number=number)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1600
+    assert {json.loads(line)["user.name"] for line in lines} == {name}
+
+
+def test_a_flood_of_refusals_is_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    log = make_log("text")
+    for _ in range(500):
+        log("refused", sender="198.51.100.4", why="the query has expired")
+    log("login refused", sender="10.0.0.9", user="ann")
+    log("failed", sender="198.51.100.4", why="no munged")
+    clock[0] += 61
+    log("refused", sender="198.51.100.4", why="the query has expired")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 23
+    assert lines[20].startswith("login refused sender=10.0.0.9")
+    assert lines[-1].endswith("unwritten=480")
 
 
 def test_hostile_names_make_one_record_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,12 +183,16 @@ def test_the_journal_gets_priorities_and_nobody_else() -> None:
     )
 
 
-def test_an_error_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_library_is_one_line_that_says_where(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     handler = LibraryMessages(make_log("text"))
-    error = ValueError("two\nlines")
-    about = (type(error), error, None)
-    handler.emit(
-        logging.LogRecord("waitress", logging.ERROR, "x.py", 1, "serving %s", ("/x\ny",), about)
-    )
-    why = r"serving /x\\ny: ValueError: two\\nlines"
-    assert capsys.readouterr().err == f'failed library=waitress why="{why}"\n'
+    try:
+        "x".encode("nothing\nsuch")
+    except LookupError as error:
+        about = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("waitress", logging.ERROR, "x.py", 1, "on %s", ("/x\ny",), about)
+    handler.emit(record)
+    line = capsys.readouterr().err
+    assert line.startswith(r'failed library=waitress why="on /x\\ny: LookupError: unknown enc')
+    assert re.search(r" at=test_service_log\.py:\d+\n$", line)
