@@ -51,6 +51,10 @@ class BadInput(SlurmkitError, ValueError):
     exit_code = 2
 
 
+class NotAllowed(BadInput):
+    """Somebody asks for what only others may see or do."""
+
+
 class BadConfig(BadInput):
     """A configuration file that cannot be used."""
 

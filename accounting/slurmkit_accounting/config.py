@@ -9,7 +9,7 @@ never from the command line.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -218,6 +218,9 @@ class JobMailSection(msgspec.Struct, frozen=True, kw_only=True):
     array_hours: ArrayHours = 24
 
 
+LogFormat: TypeAlias = Literal["text", "json"]
+
+
 class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     """`[ledger.service]`: the address of the site's ledger service, and who may see what.
 
@@ -231,6 +234,8 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
             certifies who asks, or `unix:/PATH`, where the kernel does. Of several, separated by
             blanks, it answers on each.
         monitor: for the service, the address of /health and /metrics.
+        log: for the service, the form of its log: `text`, or `json` with the field names of the
+            Elastic Common Schema.
         operators: user names that see everything; so do Slurm's operators and administrators.
         operator_groups: groups of the operating system whose members see everything.
         stale_after: /health fails when the last successful ingest is older, in seconds.
@@ -246,6 +251,7 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     timeout: ClientTimeout = 60
     listen: str = "127.0.0.1:6830"
     monitor: str = "127.0.0.1:6831"
+    log: LogFormat = "text"
     operators: tuple[str, ...] = ()
     operator_groups: tuple[str, ...] = ()
     stale_after: int = 3 * 3600

@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 from sqlalchemy import Connection, func, insert, select
 
-from slurmkit.errors import BadInput, LedgerError, SlurmError
+from slurmkit.errors import BadInput, LedgerError, NotAllowed, SlurmError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.allocations.balance import balances
 from slurmkit_accounting.allocations.limit_causes import (
@@ -420,7 +420,7 @@ def _why_no_pi(connection: Connection, holders: Holders, name: str) -> str:
 
 def _require_operator(scope: Scope) -> None:
     if not scope.is_everything:
-        raise BadInput("only operators may compare or set limits; see: slurmkit balance")
+        raise NotAllowed("only operators may compare or set limits; see: slurmkit balance")
 
 
 def _name_of(uid: int) -> str:

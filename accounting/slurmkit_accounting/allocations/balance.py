@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
-from slurmkit.errors import BadInput
+from slurmkit.errors import NotAllowed
 from slurmkit_accounting.allocations.amounts import Unit
 from slurmkit_accounting.allocations.draws import Draws, draw_use, edges_of, share_out
 from slurmkit_accounting.allocations.model import (
@@ -184,7 +184,7 @@ def balances(
     """
     # Who has a uid, and who is a member, changes with time: only operators may ask about another.
     if now is not None and not scope.is_everything:
-        raise BadInput("only operators may ask for the balances of another time")
+        raise NotAllowed("only operators may ask for the balances of another time")
     when, user = int(time.time()) if now is None else now, os.getuid() if uid < 0 else uid
     with ledger.transaction() as connection:
         reader = _Reader(connection, user, scope, when, everything=everything)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, insert, select
 
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadInput, NotAllowed
 from slurmkit.formats.job_ids import check_job_id
 from slurmkit_accounting.allocations.amounts import Unit, format_hours, plain_hours
 from slurmkit_accounting.allocations.draws import draw_use, edges_of
@@ -369,7 +369,7 @@ class _Change:
 
     def __init__(self, ledger: Ledger, posting: Posting, uid: int, scope: Scope) -> None:
         if not scope.is_everything:
-            raise BadInput(
+            raise NotAllowed(
                 "only operators may change allocations; you can see yours with: slurmkit balance"
             )
         self.why = " ".join(posting.why.split())

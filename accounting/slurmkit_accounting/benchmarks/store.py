@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection, insert, select
 
-from slurmkit.errors import BadInput
+from slurmkit.errors import BadInput, NotAllowed
 from slurmkit_accounting.benchmarks.results import UNITS, Measurement
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.benchmarks import benchmark_results
@@ -51,12 +51,12 @@ def store_benchmarks(
         uid: who stores; the service sets it to the uid of whoever asks.
 
     Raises:
-        BadInput: when the asker may not, for an unknown cluster, and for a measurement that
-            cannot be right.
+        NotAllowed: when the asker is no operator.
+        BadInput: for an unknown cluster, and for a measurement that cannot be right.
         LedgerError: when the ledger cannot be written.
     """
     if not scope.is_everything:
-        raise BadInput(
+        raise NotAllowed(
             "only Slurm's operators store benchmark results in the site's ledger; the results stay"
             f" in the folder of the run, and an operator stores them: slurmkit benchmark collect"
             f" FOLDER, or look at them: slurmkit benchmark show {run}"

@@ -56,7 +56,7 @@ def add_deputy() -> AnyResponse:
     user, account = request.form.get("user", "").strip(), reader().account
     with portal().open_to_change() as ledger, ledger.transaction() as connection:
         name_deputy(connection, person, user, end, named_by=account.user, now=portal().now)
-    portal().log("deputy named", by=account.user, deputy=user, until=until)
+    portal().log("deputy named", user=account.user, deputy=user, until=until)
     return redirect(url_for("account.page"), 303)
 
 
@@ -66,7 +66,7 @@ def remove_deputy(number: int) -> AnyResponse:
     person, account = _own_person(), reader().account
     with portal().open_to_change() as ledger, ledger.transaction() as connection:
         end_deputy(connection, person, number, ended_by=account.user, now=portal().now)
-    portal().log("deputy ended", by=account.user, number=number)
+    portal().log("deputy ended", user=account.user, number=number)
     return redirect(url_for("account.page"), 303)
 
 
@@ -82,7 +82,7 @@ def see_as() -> AnyResponse:
     except LoginRefused as error:
         raise BadInput(f"nobody can be seen as: {error}") from error
     own = who.session.account
-    portal().log("see as", operator=own.user, user=account.user)
+    portal().log("see as", user=own.user, seen_as=account.user)
     subjects = (subject_of(account),)
     portal().views.add(PortalView(own, account.user, "see as", subjects, portal().now))
     portal().sessions.see_as(who.session.token, account.uid, account.user)
@@ -92,7 +92,9 @@ def see_as() -> AnyResponse:
 @pages.post("/see-as/stop")
 def see_as_oneself() -> AnyResponse:
     """Let an operator see as themselves again."""
-    portal().sessions.see_as(reader().session.token, None, "")
+    who = reader()
+    portal().log("see as ended", user=who.session.account.user, seen_as=who.seen_as or None)
+    portal().sessions.see_as(who.session.token, None, "")
     return redirect(url_for("home.page"), 303)
 
 

@@ -40,7 +40,9 @@ from slurmkit_accounting.portal.identity import (
 from slurmkit_accounting.portal.sessions import Session
 from slurmkit_accounting.render.format import format_utc
 from slurmkit_accounting.render.html import column_heading
+from slurmkit_accounting.service.log import frames_of, request_id
 from slurmkit_accounting.service.permissions import AccountExpired, person_of_uid
+from slurmkit_accounting.service.wsgi import with_request_id
 
 SECRET_HEADER = "X-Slurmkit-Proxy-Secret"  # noqa: S105 - a name
 _HSTS_SECONDS = 365 * 86400
@@ -98,6 +100,7 @@ def portal_application(parts: Portal) -> Flask:
     app.after_request(_finish)
     app.teardown_request(_close)
     app.register_error_handler(Exception, _on_error)
+    app.wsgi_app = with_request_id(app.wsgi_app, parts.log)  # type: ignore[assignment, method-assign]
     return app
 
 
@@ -299,13 +302,20 @@ def _finish(response: Response) -> Response:
         login.set_cookie(response, portal().section, token)
     who: Reader | None = g.get("reader")
     if who is not None:
+        account = who.session.account
         portal().log(
-            "page", sender=login.client_address(),
-            user=who.session.account.user, seen_as=who.seen_as or None,
-            did=None if request.method == "GET" else request.method,
-            path=request.full_path.rstrip("?"), status=response.status_code,
+            "refused" if response.status_code in _DENIED else "page",
+            sender=login.client_address(), user=account.user, uid=account.uid,
+            seen_as=who.seen_as or None, method=request.method, path=_logged_path(),
+            status=response.status_code,
         )  # fmt: skip
     return response
+
+
+def _logged_path() -> str:
+    """Return the path with its query; without it where that can hold a code or a password."""
+    is_login = request.path.startswith("/login")
+    return request.path if is_login else request.full_path.rstrip("?")
 
 
 def _close(_: BaseException | None) -> None:
@@ -329,11 +339,16 @@ def _on_error(error: Exception) -> tuple[str, int] | AnyResponse:
         status, words = HTTPStatus.SERVICE_UNAVAILABLE, _sentence(str(error))
     else:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-        words = "The service failed. The reason is in its log, which your administrator can read."
-        portal().log("failed", path=request.path, why=f"{type(error).__name__}: {error}")
+        words = (
+            "The service failed. The reason is in its log, which your administrator can read:"
+            f" request={request_id()}"
+        )
+        why = f"{type(error).__name__}: {error}"
+        portal().log("failed", path=request.path, why=why, at=frames_of(error))
     return render_template("error.html", title=status.phrase, words=words), status.value
 
 
+_DENIED = frozenset((HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
 _WORDS = {
     HTTPStatus.NOT_FOUND: "There is no such page.",
     HTTPStatus.FORBIDDEN: "You may not do this.",

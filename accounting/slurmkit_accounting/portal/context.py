@@ -25,9 +25,9 @@ from slurmkit_accounting.remote.served import find_remote_function
 from slurmkit_accounting.render.format import footer_lines
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.model import Meta, Report
+from slurmkit_accounting.service.log import Log
 from slurmkit_accounting.service.permissions import Permission, Permissions
 from slurmkit_accounting.service.queries import shown_to
-from slurmkit_accounting.service.wsgi import Log
 
 if TYPE_CHECKING:  # it imports Authlib, for sites with an OpenID provider
     from slurmkit_accounting.portal.openid_provider import OpenIdProvider

@@ -18,7 +18,6 @@ from slurmkit_accounting.portal.sessions import SessionStore
 from slurmkit_accounting.portal.settings import OidcSection, PortalSection, check_portal_section
 from slurmkit_accounting.portal.view_log import ViewLog
 from slurmkit_accounting.service.server import Door, Doors, ServiceParts
-from slurmkit_accounting.service.wsgi import log
 
 if TYPE_CHECKING:
     from slurmkit_accounting.portal.openid_provider import OpenIdProvider
@@ -57,7 +56,7 @@ def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
         idle_seconds=section.idle_minutes * 60,
         session_seconds=section.session_hours * 3600,
     )
-    views = ViewLog(parts.open_to_change, log, section.view_days)
+    views = ViewLog(parts.open_to_change, parts.log, section.view_days)
     pages = context.Portal(
         section=section,
         open_ledger=parts.open_ledger,
@@ -69,7 +68,7 @@ def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
         check_password=check_password,
         proxy_secret=_proxy_secret(section),
         zone=find_zone(section.timezone) if section.timezone else parts.zone,
-        log=log,
+        log=parts.log,
         oidc=_open_id_provider(section, oidc),
     )
     views.start()

@@ -24,6 +24,7 @@ from slurmkit_accounting.portal.identity import (
     LoginRefused,
     account_of_entry,
 )
+from slurmkit_accounting.portal.sessions import Session
 from slurmkit_accounting.portal.settings import LoginWay, PortalSection
 
 pages = Blueprint("login", __name__)
@@ -74,7 +75,8 @@ def _log_in(
         return login_form(words, next_path=next_path, name=name), HTTPStatus.SERVICE_UNAVAILABLE
     if checked.person is None:
         known = name if checked.is_known else "unknown"  # else it may be a password
-        portal().log("login refused", sender=address, user=known, via="ldap")
+        why = "the directory refuses the password"
+        portal().log("login refused", sender=address, user=known, via="ldap", why=why)
         _wait_before_refusal(begun)
         return login_form(_REFUSED, next_path=next_path, name=name), HTTPStatus.FORBIDDEN
     portal().limits.forget(name, address)
@@ -125,7 +127,7 @@ def out() -> AnyResponse:
     """End this session."""
     session = reader().session
     portal().sessions.close(session.token)
-    return _logged_out(session.via)
+    return _logged_out(session)
 
 
 @pages.post("/logout-everywhere")
@@ -133,14 +135,16 @@ def out_everywhere() -> AnyResponse:
     """End all sessions of the user."""
     session = reader().session
     portal().sessions.close_all(session.account.uid)
-    return _logged_out(session.via)
+    return _logged_out(session)
 
 
-def _logged_out(via: str) -> AnyResponse:
+def _logged_out(session: Session) -> AnyResponse:
     """Send somebody to the page that says that they are logged out, and where they are not."""
+    account = session.account
+    portal().log("logout", user=account.user, uid=account.uid, sender=client_address())
     g.new_cookie = ""
     provider = portal().oidc
-    if via != "oidc" or provider is None:
+    if session.via != "oidc" or provider is None:
         return redirect(url_for("login.page", out="1"), 303)
     return redirect(url_for("login.page", out="oidc"), 303)
 

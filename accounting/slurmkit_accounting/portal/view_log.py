@@ -24,7 +24,7 @@ from slurmkit_accounting.ledger.schema.reclaim import reclaim_acts, reclaim_keep
 from slurmkit_accounting.ledger.schema.runs import runs
 from slurmkit_accounting.people.pi import People
 from slurmkit_accounting.portal.identity import Account
-from slurmkit_accounting.service.wsgi import Log
+from slurmkit_accounting.service.log import Log
 from slurmkit_accounting.usage.tables import load_eras
 
 _MOST_WAITING = 5000  # views that are not written yet
@@ -148,7 +148,7 @@ class ViewLog:
     def _give_up(self, views: Sequence[PortalView], error: Exception) -> None:
         for view in views:
             self._log(
-                "view not written", viewer=view.viewer.user, seen_as=view.seen_as or None,
+                "view not written", user=view.viewer.user, seen_as=view.seen_as or None,
                 page=view.page, of=" ".join(one.user for one in view.subjects), why=error,
             )  # fmt: skip
 

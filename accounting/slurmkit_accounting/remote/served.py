@@ -165,6 +165,12 @@ def find_remote_function(name: str) -> RemoteFunction[Any]:
     return _remote_functions[name]
 
 
+def changes_ledger(name: str) -> bool:
+    """Return whether the function of the read API with a name changes the ledger."""
+    found = _remote_functions.get(name)
+    return found is not None and found.changes
+
+
 @contextmanager
 def open_any_ledger(db: str | None = None) -> Iterator[AnyLedger]:
     """Open the named ledger; without a name the site's, through its service, or the user's own.

@@ -16,7 +16,7 @@ from slurmkit_accounting.ledger.schema.people import people_syncs
 from slurmkit_accounting.people.unmapped import load_unmapped_usage
 from slurmkit_accounting.reports.budget import budget_report
 from slurmkit_accounting.reports.counted import Question
-from slurmkit_accounting.service.wsgi import Log
+from slurmkit_accounting.service.log import Log
 
 _PREFIX = "slurmkit_ledger_"
 _CACHED_SECONDS = 300

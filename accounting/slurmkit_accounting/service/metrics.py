@@ -19,9 +19,10 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.tally import OUTCOMES
 from slurmkit_accounting.service.left_metrics import LeftMetrics
+from slurmkit_accounting.service.log import Log
 from slurmkit_accounting.service.monitoring import LedgerState, read_state
 from slurmkit_accounting.service.schedule import Schedule
-from slurmkit_accounting.service.wsgi import Log, Page
+from slurmkit_accounting.service.wsgi import Page
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -131,14 +132,7 @@ def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
     if state.last_people_sync is not None:
         words, age = "Time since people were last read.", state.taken - state.last_people_sync
         yield GaugeMetricFamily(f"{_PREFIX}people_age_seconds", words, value=age)
-    held = GaugeMetricFamily(
-        f"{_PREFIX}gpus_allocated",
-        "GPUs that running jobs hold, as of the last ingest.",
-        labels=["cluster", "partition"],
-    )
-    for allocated in state.allocated:
-        held.add_metric([allocated.cluster, allocated.partition], allocated.gpus)
-    yield held
+    yield from _queue_metrics(state)
     yield from _node_metrics(state)
     well = GaugeMetricFamily(
         f"{_PREFIX}task_success_timestamp_seconds", "When a task last succeeded.", labels=["task"]
@@ -147,6 +141,30 @@ def _ledger_metrics(state: LedgerState) -> Iterator[Metric]:
         if task.well is not None:
             well.add_metric([task.task], task.well)
     yield well
+
+
+def _queue_metrics(state: LedgerState) -> Iterator[Metric]:
+    labels = ["cluster", "partition"]
+    held = GaugeMetricFamily(
+        f"{_PREFIX}gpus_allocated",
+        "GPUs that running jobs hold, as of the last ingest.",
+        labels=labels,
+    )
+    wanted = GaugeMetricFamily(
+        f"{_PREFIX}gpus_wanted",
+        "GPUs that pending jobs ask for, as of the last ingest.",
+        labels=labels,
+    )
+    jobs = GaugeMetricFamily(
+        f"{_PREFIX}jobs",
+        "Jobs and tasks of arrays, as of the last ingest.",
+        labels=[*labels, "state"],
+    )
+    for each in state.queued:
+        jobs.add_metric([each.cluster, each.partition, each.state], each.jobs)
+        gpus = held if each.state == "running" else wanted
+        gpus.add_metric([each.cluster, each.partition], each.gpus)
+    yield from (held, wanted, jobs)
 
 
 def _node_metrics(state: LedgerState) -> Iterator[Metric]:

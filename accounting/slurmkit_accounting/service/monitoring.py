@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 
@@ -12,6 +13,8 @@ from sqlalchemy import Connection, case, func, select, text
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
 from slurmkit.formats.durations import format_duration
+from slurmkit.formats.job_ids import parse_task_indices
+from slurmkit.formats.tres import gpu_count
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ledger.schema.notices import node_events_task, task_runs
 from slurmkit_accounting.ledger.schema.people import people_syncs
@@ -48,11 +51,19 @@ class ClusterState(msgspec.Struct, frozen=True):
     open: int
 
 
-class AllocatedGpus(msgspec.Struct, frozen=True):
-    """GPUs that the running jobs of a partition hold, as of the last ingest."""
+class QueuedJobs(msgspec.Struct, frozen=True):
+    """Jobs of a partition that wait or run, as of the last ingest.
+
+    Attributes:
+        state: `pending` or `running`.
+        jobs: their number; each task of an array counts.
+        gpus: whole GPUs and MIG slices that they ask for; of running jobs, those that they hold.
+    """
 
     cluster: str
     partition: str
+    state: str
+    jobs: int
     gpus: int
 
 
@@ -84,7 +95,7 @@ class LedgerState(msgspec.Struct, frozen=True):
 
     taken: int
     clusters: tuple[ClusterState, ...]
-    allocated: tuple[AllocatedGpus, ...]
+    queued: tuple[QueuedJobs, ...]
     rejects: int
     last_people_sync: int | None
     tasks: dict[str, TaskRun]
@@ -96,7 +107,7 @@ def read_state(connection: Connection) -> LedgerState:
     return LedgerState(
         taken=int(time.time()),
         clusters=tuple(_clusters(connection)),
-        allocated=tuple(_allocated(connection)),
+        queued=tuple(_queued(connection)),
         rejects=connection.scalar(select(func.count()).select_from(rejects).where(UNREAD)) or 0,
         last_people_sync=connection.scalar(select(func.max(people_syncs.c.at))),
         tasks=last_runs(connection),
@@ -117,17 +128,43 @@ def _clusters(connection: Connection) -> list[ClusterState]:
     return found
 
 
-def _allocated(connection: Connection) -> list[AllocatedGpus]:
+def _queued(connection: Connection) -> Iterator[QueuedJobs]:
+    """Yield what each partition's jobs wait for and hold, of what the last ingest saw."""
     ours = (ingests.c.cluster_id == clusters.c.id, _FROM_SACCT)
     newest = select(func.max(ingests.c.started)).where(*ours).scalar_subquery()
-    held = (text(OPEN), runs.c.start.is_not(None), runs.c.last_seen >= newest)
+    seen = (text(OPEN), runs.c.last_seen >= newest)
+    pending_array = case((runs.c.job_id.like("%[%"), runs.c.job_id), else_="")
+    alike = (
+        clusters.c.name, runs.c.partition, runs.c.start.is_not(None), pending_array,
+        runs.c.req_tres,
+    )  # fmt: skip
     query = (
-        select(clusters.c.name, runs.c.partition, func.sum(runs.c.gpus))
+        select(*alike, func.count(), func.sum(runs.c.gpus))
         .join(clusters, clusters.c.id == runs.c.cluster_id)
-        .where(*held, runs.c.gone_since.is_(None), runs.c.retracted.is_(None))
-        .group_by(clusters.c.name, runs.c.partition)
+        .where(*seen, runs.c.gone_since.is_(None), runs.c.retracted.is_(None))
+        .group_by(*alike)
     )
-    return [AllocatedGpus(name, part, int(gpus)) for name, part, gpus in connection.execute(query)]
+    jobs: Counter[tuple[str, str, str]] = Counter()
+    gpus: Counter[tuple[str, str, str]] = Counter()
+    for cluster, partition, runs_now, array, asked, rows, held in connection.execute(query):
+        key = (cluster, partition, "running" if runs_now else "pending")
+        tasks = rows if runs_now else rows * _tasks(array)
+        jobs[key] += tasks
+        gpus[key] += int(held) if runs_now else tasks * _gpus_of(asked)
+    for key in sorted(jobs):
+        yield QueuedJobs(*key, jobs[key], gpus[key])
+
+
+def _gpus_of(req_tres: str) -> int:
+    try:
+        return gpu_count(req_tres)
+    except ValueError:  # a line of a file that somebody has changed
+        return 0
+
+
+def _tasks(job_id: str) -> int:
+    """Return how many tasks a row of sacct stands for: of an array those that wait are one row."""
+    return sum(map(len, parse_task_indices(job_id))) or 1
 
 
 def _nodes_out(connection: Connection) -> Iterator[NodesOut]:

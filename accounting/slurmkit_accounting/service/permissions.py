@@ -19,7 +19,7 @@ from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ledger.schema.people import people, uids
 from slurmkit_accounting.people.deputies import pis_of_deputy
 from slurmkit_accounting.reports.question import EVERYTHING, Scope
-from slurmkit_accounting.service.wsgi import Log
+from slurmkit_accounting.service.log import Log
 
 _CACHED_SECONDS = 60
 _ADMIN_LEVELS = frozenset(("operator", "administrator"))

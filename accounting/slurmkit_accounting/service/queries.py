@@ -22,8 +22,9 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
 from slurmkit_accounting.remote.served import find_remote_function
 from slurmkit_accounting.reports.model import Report
+from slurmkit_accounting.service.log import Log, frames_of, request_id
 from slurmkit_accounting.service.permissions import Permissions
-from slurmkit_accounting.service.wsgi import Log
+from slurmkit_accounting.service.wsgi import TooManyQueries
 
 _QUERIES_PER_UID = 2  # queries of one uid that are answered at a time
 
@@ -45,11 +46,11 @@ class QueryTurns:
         """Hold one of the uid's turns until the end of the `with` block.
 
         Raises:
-            ServiceError: when the uid has too many queries under way.
+            TooManyQueries: when the uid has too many queries under way.
         """
         with self._lock:
             if self._busy[uid] >= _QUERIES_PER_UID:
-                raise ServiceError(
+                raise TooManyQueries(
                     f"the service is still answering {_QUERIES_PER_UID} of your queries;"
                     " wait until one of them is done"
                 )
@@ -90,10 +91,11 @@ class QueryAnswerer:
         except Exception as error:  # noqa: BLE001 - internals must not reach the asker
             if _is_about_the_query(error):
                 return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
-            self._log("failed", uid=uid, ask=query.ask, why=f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            self._log("failed", uid=uid, ask=query.ask, why=why, at=frames_of(error))
             words = (
                 "the ledger's service failed to answer; the reason is in its log, which your"
-                " administrator can read"
+                f" administrator can read: request={request_id()}"
             )
             return ServiceAnswer(fault=ServiceFault("ServiceError", words))
 

@@ -31,7 +31,7 @@ from slurmkit.errors import BadConfig, SlurmkitError
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.notices import task_runs
-from slurmkit_accounting.service.wsgi import Log
+from slurmkit_accounting.service.log import Log
 
 RETRY_SECONDS = 600
 _DOUBLINGS = 5  # of RETRY_SECONDS while a task keeps failing: at most about five hours
@@ -171,7 +171,7 @@ class Schedule:
         try:
             done = self._run_and_record(task)
         except ServiceStopped:
-            self._log("stopped", task=task.name)
+            self._log("task stopped", task=task.name)
         except Exception as error:  # noqa: BLE001 - a failing task must not stop the service
             self._fail(task, error)
         else:

@@ -41,6 +41,7 @@ from slurmkit_accounting.remote.protocol import (
 )
 from slurmkit_accounting.service import monitoring
 from slurmkit_accounting.service.left_metrics import LeftMetrics
+from slurmkit_accounting.service.log import LibraryMessages, Log, make_log
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
 from slurmkit_accounting.service.monitoring import read_state
 from slurmkit_accounting.service.permissions import Permissions
@@ -49,7 +50,7 @@ from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.systemd import announced_to_systemd
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.trusted_files import check_configuration_files
-from slurmkit_accounting.service.wsgi import PEER, log, page_application, query_application
+from slurmkit_accounting.service.wsgi import PEER, page_application, query_application
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -87,6 +88,7 @@ class ServiceParts(NamedTuple):
     open_to_change: OpenLedger
     permissions: Permissions
     zone: Zone
+    log: Log
 
 
 class Door(NamedTuple):
@@ -126,6 +128,8 @@ def serve(db: str | None, more: MoreDoors | None = None) -> None:
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
     here = find_zone(plan.timezone or None)
+    log = make_log(section.log)
+    logging.basicConfig(handlers=[LibraryMessages(log)], force=True)
     _check_voucher(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
@@ -137,7 +141,7 @@ def serve(db: str | None, more: MoreDoors | None = None) -> None:
     schedule = Schedule([], writable, log)
     schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
     permissions = Permissions(section, LocalSlurmCommands(), log)
-    parts = ServiceParts(readable, writable, permissions, here)
+    parts = ServiceParts(readable, writable, permissions, here, log)
     doors = _applications(section, schedule, parts)
     with (
         nullcontext({}) if more is None else more(parts) as others,
@@ -150,7 +154,7 @@ def serve(db: str | None, more: MoreDoors | None = None) -> None:
         )  # fmt: skip
         with announced_to_systemd(lambda: schedule.is_alive) as announce_stop:
             try:
-                _wait_for_signal()
+                log("received", signal=_wait_for_signal())
             finally:
                 announce_stop()
                 log("stopping", task=schedule.running)
@@ -187,10 +191,10 @@ def _applications(section: ServiceSection, schedule: Schedule, parts: ServicePar
             state = read_state(connection)
         return monitoring.judge_health(state, schedule.tasks, section, running=schedule.running)
 
-    answers = QueryAnswerer(parts.open_ledger, parts.permissions, log, parts.open_to_change)
+    answers = QueryAnswerer(parts.open_ledger, parts.permissions, parts.log, parts.open_to_change)
     hours = MonthGpuHours(parts.zone, by_user=section.metrics_by_user)
-    left = LeftMetrics(parts.zone, log, by_user=section.metrics_by_user)
-    metrics = LedgerMetrics(parts.open_ledger, schedule, hours, log, left)
+    left = LeftMetrics(parts.zone, parts.log, by_user=section.metrics_by_user)
+    metrics = LedgerMetrics(parts.open_ledger, schedule, hours, parts.log, left)
     monitor = page_application(
         {
             "/health": lambda _: monitoring.health_page(look),
@@ -202,7 +206,7 @@ def _applications(section: ServiceSection, schedule: Schedule, parts: ServicePar
     turns = QueryTurns()
     queries = {
         address: Door(
-            query_application(answers, log, turns, on_socket=address.startswith(UNIX)),
+            query_application(answers, parts.log, turns, on_socket=address.startswith(UNIX)),
             _QUERY_THREADS,
             for_all=True,
         )
@@ -449,8 +453,8 @@ def _remove_dead_socket(path: Path) -> None:
     raise OSError(errno.EADDRINUSE, "another service listens there")
 
 
-def _wait_for_signal() -> None:
-    """Wait for SIGTERM or SIGINT."""
+def _wait_for_signal() -> str:
+    """Wait for SIGTERM or SIGINT; return its name."""
 
     def handle(number: int, _: FrameType | None) -> NoReturn:
         raise _Signalled(signal.Signals(number).name)
@@ -460,7 +464,7 @@ def _wait_for_signal() -> None:
         while True:
             signal.pause()
     except _Signalled as signalled:
-        log("received", signal=signalled)
+        return str(signalled)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

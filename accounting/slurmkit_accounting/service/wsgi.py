@@ -1,15 +1,15 @@
-"""The service's two WSGI applications, for queries and for monitoring pages; its log."""
+"""The service's two WSGI applications, for queries and for monitoring pages."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
 
 from slurmkit.errors import NotVouched, ServiceError
-from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import (
     MAX_QUERY,
     MUNGE,
@@ -21,6 +21,8 @@ from slurmkit_accounting.remote.protocol import (
     open_query,
     seal_answer,
 )
+from slurmkit_accounting.remote.served import changes_ledger
+from slurmkit_accounting.service.log import Log, frames_of, numbered_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 Page: TypeAlias = tuple[HTTPStatus, str, bytes]
 """Status, content type, body."""
 TEXT = "text/plain; charset=utf-8"
+# Of errors in answers: those that say that others may see or do this.
+_DENIALS = frozenset(("NotAllowed", "AccountExpired"))
 PEER = "uid:"
 """What REMOTE_ADDR begins with where the kernel names the user at the other end of a socket."""
-_LONGEST = 300
 
 
 def query_application(
@@ -51,27 +54,71 @@ def query_application(
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        sender = environ.get("REMOTE_ADDR")
+        asked: dict[str, object] = {}
         try:
             voucher = _socket_peer(environ) if on_socket else MUNGE
             uid, query = open_query(_read_body(environ), voucher)
+            asked = {"uid": uid, "ask": query.ask}
             with turn(uid):
                 reply = answer(uid, query)
+                _log_reply(log, query, reply, sender=sender, **asked)
                 # Seal all pieces before the status is sent: if munged fails, the client gets an
                 # error.
                 pieces = list(seal_answer(reply, query.nonce, asker=uid, voucher=voucher))
         except _Refusal as refusal:
             return _respond(start, (refusal.status, TEXT, str(refusal).encode()))
         except NotVouched as error:
-            log("refused", sender=environ.get("REMOTE_ADDR"), why=error)
+            log("refused", sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.FORBIDDEN, TEXT, str(error).encode()))
-        except ServiceError as error:
-            log("failed", why=error)
+        except TooManyQueries as error:
+            log("refused", sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
-        log("answered", uid=uid, ask=query.ask, fault=reply.fault and reply.fault.message)
+        except ServiceError as error:
+            log("failed", sender=sender, why=error, **asked)
+            return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
         start("200 OK", [("Content-Type", voucher.content_type)])
         return pieces
 
-    return app
+    return with_request_id(app, log)
+
+
+def _log_reply(log: Log, query: ServiceQuery, reply: ServiceAnswer, **asked: object) -> None:
+    """Log who asked for what, and whether they got it."""
+    if reply.fault and reply.fault.kind in _DENIALS:
+        what = "refused"
+    elif changes_ledger(query.ask) and not reply.fault:
+        what = "changed"
+    else:
+        what = "answered"
+    # Sorted, so that the asker does not choose what is cut off.
+    arguments = msgspec.json.encode(query.arguments, order="sorted").decode()
+    log(
+        what, **asked, arguments=arguments, shown_to=reply.seen_as or None,
+        fault=reply.fault and reply.fault.message,
+    )  # fmt: skip
+
+
+def with_request_id(app: WSGIApplication, log: Log) -> WSGIApplication:
+    """Give each request an id, in its lines of the log and in the answer; log errors of `app`."""
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        with numbered_request() as number:
+
+            def start_with_id(
+                status: str, headers: list[tuple[str, str]], *more: Any
+            ) -> Callable[[bytes], object]:
+                return start(status, [*headers, ("X-Request-Id", number)], *more)
+
+            try:
+                return app(environ, start_with_id)
+            except Exception as error:  # noqa: BLE001 - the server's own line would lack the id
+                log("failed", why=f"{type(error).__name__}: {error}", at=frames_of(error))
+                words = f"the service failed; the reason is in its log: request={number}"
+                page = (HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, words.encode())
+                return _respond(start_with_id, page)
+
+    return answer
 
 
 def page_application(make: dict[str, Callable[[str], Page]]) -> WSGIApplication:
@@ -91,6 +138,10 @@ def page_application(make: dict[str, Callable[[str], Page]]) -> WSGIApplication:
         return _respond(start, page(str(environ.get("HTTP_ACCEPT") or "")))
 
     return app
+
+
+class TooManyQueries(ServiceError):
+    """A user has as many queries under way as one may have."""
 
 
 class _Refusal(Exception):
@@ -127,25 +178,3 @@ def _respond(start: StartResponse, page: Page) -> Iterator[bytes]:
     headers: list[tuple[str, Any]] = [("Content-Type", kind), ("Content-Length", str(len(body)))]
     start(f"{status.value} {status.phrase}", headers)
     return iter((body,))
-
-
-class Log(Protocol):
-    """A function that writes one line of the log; facts that are None are left out."""
-
-    def __call__(self, what: str, **facts: object) -> None:
-        """Write what happened and its facts; never a secret."""
-        ...
-
-
-def log(what: str, **facts: object) -> None:
-    """Write one line; the systemd journal adds the time."""
-    pairs = [f"{name}={_value(fact)}" for name, fact in facts.items() if fact is not None]
-    print(printable(what), *pairs, file=sys.stderr, flush=True)
-
-
-def _value(fact: object) -> str:
-    text = printable(str(fact))[:_LONGEST]
-    if text and not any(char in text for char in ' "='):
-        return text
-    # Escaped, so that a text cannot end its own quotes and pretend to be another fact.
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -381,7 +381,7 @@ def test_an_operator_sees_as_another_and_that_is_written_down(lab: PortalLab) ->
     seen = words_of(lab.browser("alice").get("/account").text)
     assert f"{OPERATOR} seeing as alice the pages as you see them" in seen
     assert f"{OPERATOR} seeing as alice a job" in seen
-    assert f"see as operator={OPERATOR} user=alice" in lab.lines
+    assert f"see as user={OPERATOR} seen_as=alice" in lab.lines
 
 
 @pytest.mark.parametrize("user", ["alice", "vogel", "nobody"])
@@ -486,8 +486,15 @@ def test_the_style_sheet_has_the_version_of_its_text(lab: PortalLab) -> None:
 
 
 def test_the_lines_of_pages_say_from_where(lab: PortalLab) -> None:
-    lab.browser("alice").get("/account")
-    assert "page sender=127.0.0.1 user=alice path=/account status=200" in lab.lines
+    alice = lab.browser("alice")
+    alice.get("/account")
+    alice.get("/login/oidc/callback/?code=secret")
+    alice.post("/see-as", {"user": "bob"})
+    who = "sender=127.0.0.1 user=alice uid=2001"
+    assert f"page {who} method=GET path=/account status=200" in lab.lines
+    assert f"page {who} method=GET path=/login/oidc/callback/ status=404" in lab.lines
+    assert f"refused {who} method=POST path=/see-as status=403" in lab.lines
+    assert not [line for line in lab.lines if "secret" in line]
 
 
 def test_a_page_of_more_runs_than_it_shows_has_the_totals_of_all(

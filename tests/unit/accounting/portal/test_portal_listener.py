@@ -29,6 +29,7 @@ from slurmkit_accounting.people import ldap
 from slurmkit_accounting.people.ldap import check_login
 from slurmkit_accounting.portal.listener import portal_doors
 from slurmkit_accounting.portal.login import client_address
+from slurmkit_accounting.service.log import make_log
 from slurmkit_accounting.service.server import ServiceParts, serve, serving_on
 from waiting import PATIENCE, wait_until
 
@@ -60,7 +61,7 @@ client_secret_file = "{secret}"
 def parts(ledger: Ledger) -> ServiceParts:
     permissions: Any = SimpleNamespace(of=lambda *_: None)
     opened = lambda: nullcontext(ledger)  # noqa: E731
-    return ServiceParts(opened, opened, permissions, find_zone("UTC"))
+    return ServiceParts(opened, opened, permissions, find_zone("UTC"), make_log("text"))
 
 
 def ask(connection: http.client.HTTPConnection, path: str, **headers: str) -> tuple[int, str]:

@@ -27,7 +27,7 @@ from slurmkit_accounting.ledger.schema.runs import ingests, rejects
 from slurmkit_accounting.service import monitoring, schedule
 from slurmkit_accounting.service.left_metrics import LeftMetrics
 from slurmkit_accounting.service.metrics import LedgerMetrics, MonthGpuHours
-from slurmkit_accounting.service.monitoring import ClusterState, LedgerState, read_state
+from slurmkit_accounting.service.monitoring import ClusterState, LedgerState, QueuedJobs, read_state
 from slurmkit_accounting.service.schedule import Schedule, ScheduledTask, TaskRun, parse_cron
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.wsgi import TEXT
@@ -147,7 +147,10 @@ def test_the_state_of_the_books(books: Ledger) -> None:
     with books.transaction() as connection:
         found = read_state(connection)
     assert found.clusters == (ClusterState("lab", NOW - 500, 4, 3),)
-    assert [(held.partition, held.gpus) for held in found.allocated] == [("gpu", 2)]
+    assert found.queued == (
+        QueuedJobs("lab", "gpu", "pending", 1, 2),
+        QueuedJobs("lab", "gpu", "running", 1, 2),
+    )
     assert (found.rejects, found.last_people_sync) == (1, NOW - 30)
     assert found.tasks["ingest"].well is not None
 
@@ -179,6 +182,11 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["slurmkit_ledger_rejects"] == {"": 1}
     assert found["slurmkit_ledger_people_age_seconds"] == {"": 30}
     assert found["slurmkit_ledger_gpus_allocated"] == {"cluster=lab,partition=gpu": 2}
+    assert found["slurmkit_ledger_gpus_wanted"] == {"cluster=lab,partition=gpu": 2}
+    assert found["slurmkit_ledger_jobs"] == {
+        "cluster=lab,partition=gpu,state=pending": 1,
+        "cluster=lab,partition=gpu,state=running": 1,
+    }
     assert found["slurmkit_ledger_task_seconds"] == {"task=ingest": 1.5}
     assert found["slurmkit_ledger_task_failures"] == {"task=ingest": 2}
     assert found["slurmkit_ledger_month_gpu_hours"] == {
@@ -186,6 +194,26 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         "cluster=lab,gpu_type=a100,outcome=timeout,partition=mig": 2,
         "cluster=lab,gpu_type=a100,outcome=running,partition=gpu": 2,
     }
+
+
+@pytest.mark.sql
+def test_tasks_of_an_array_that_wait_are_counted_each(ledger: Ledger) -> None:
+    pending = {"start": None, "end": None, "state": "PENDING", "last_seen": NOW, "gpus": 0}
+    four = "billing=8,cpu=4,gres/gpu=4,node=1"
+    store_runs(
+        ledger,
+        ran(NOW - HOUR, 0, job_id="12_[3-9,20-40:10%2]", req_tres=four, **pending),
+        ran(NOW - HOUR, 0, job_id="13", req_tres="cpu=1", **pending),
+        ran(NOW - HOUR, 0, job_id="15", req_tres="gres/gpu=many", **pending),
+        ran(NOW - HOUR, 0, job_id="14_2", req_tres=four, **pending),
+    )
+    with ledger.transaction() as connection:
+        connection.execute(
+            insert(ingests),
+            {"cluster_id": 1, "window_from": 0, "window_to": NOW, "started": NOW, "ended": NOW},
+        )
+        (found,) = read_state(connection).queued
+    assert (found.state, found.jobs, found.gpus) == ("pending", 7 + 3 + 1 + 1 + 1, (7 + 3 + 1) * 4)
 
 
 @pytest.mark.usefixtures("books")

@@ -263,7 +263,7 @@ def test_a_stop_waits_for_the_edge_of_a_batch(ledger: Ledger) -> None:
     schedule.start()
     assert began.wait(PATIENCE)
     schedule.stop()
-    assert lines == ["stopped ingest"]  # and people, which was waiting, did not begin
+    assert lines == ["task stopped ingest"]  # and people, which was waiting, did not begin
     assert len(batches) < 100
     assert row(ledger).ended is None  # so the next start goes on with it
 

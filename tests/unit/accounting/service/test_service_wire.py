@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from slurmkit_accounting.remote.protocol import (
     seal_query,
     unseal,
 )
+from slurmkit_accounting.service.log import request_id
 from slurmkit_accounting.service.queries import QueryTurns
 from slurmkit_accounting.service.wsgi import page_application, query_application
 
@@ -143,9 +145,9 @@ def test_an_answer_that_is_too_large_is_an_error(
         list(seal_answer(ANSWER, "n1", asker=ALICE))
 
 
-class Lines(list[str]):
+class Lines(list[tuple[str, dict[str, object]]]):
     def __call__(self, what: str, **facts: object) -> None:
-        self.append(f"{what} {facts}")
+        self.append((what, facts))
 
 
 def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
@@ -161,7 +163,74 @@ def test_the_door_answers_the_uid_that_munged_names(munge: FakeMunge) -> None:
     munge.be(ALICE)
     answer = open_answer(body.splitlines(), query.nonce, service=KEEPER)
     assert answer.seen_as == f"{ALICE} usage"
-    assert [line.split()[0] for line in lines] == ["answered", "refused"]
+    assert [what for what, _ in lines] == ["answered", "refused"]
+
+
+def log_of(
+    munge: FakeMunge, answer: Callable[[int, ServiceQuery], ServiceAnswer], name: str
+) -> tuple[str, Lines]:
+    lines = Lines()
+    munge.be(ALICE)
+    sealed = seal_query(ServiceQuery(name, {"month": "2026-11", "by": "user"}), service=KEEPER)
+    munge.be(KEEPER)
+    status, _ = call(query_application(answer, lines), sealed, REMOTE_ADDR="10.0.0.7")
+    return status, lines
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "what"),
+    [
+        ("usage", None, "answered"),
+        ("usage", ServiceFault("BadInput", "no such month"), "answered"),
+        ("usage", ServiceFault("AccountExpired", "it has expired"), "refused"),
+        ("change_mail_settings", None, "changed"),
+        ("change_mail_settings", ServiceFault("BadInput", "no"), "answered"),
+        ("grant_allocation", ServiceFault("NotAllowed", "only operators may"), "refused"),
+        ("no_such_thing", ServiceFault("BadInput", "there is none"), "answered"),
+    ],
+)
+def test_the_log_says_who_read_who_changed_and_who_was_refused(
+    munge: FakeMunge, name: str, fault: ServiceFault | None, what: str
+) -> None:
+    status, lines = log_of(munge, lambda *_: ServiceAnswer(seen_as="alice", fault=fault), name)
+    assert status == "200 OK"
+    ((logged, facts),) = lines
+    assert logged == what
+    assert facts == {
+        "uid": ALICE, "ask": name, "sender": "10.0.0.7", "shown_to": "alice",
+        "arguments": '{"by":"user","month":"2026-11"}', "fault": fault and fault.message,
+    }  # fmt: skip
+
+
+def test_a_change_is_logged_even_if_its_answer_cannot_be_sent(
+    munge: FakeMunge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seals(*_: object, **__: object) -> Iterator[bytes]:
+        raise ServiceError("munged is gone")
+
+    monkeypatch.setattr("slurmkit_accounting.service.wsgi.seal_answer", seals)
+    status, lines = log_of(munge, lambda *_: ServiceAnswer(), "change_mail_settings")
+    assert status.startswith("503")
+    assert [what for what, _ in lines] == ["changed", "failed"]
+    assert all(facts["uid"] == ALICE for _, facts in lines)
+
+
+def test_an_unexpected_error_has_an_id_in_the_log_and_in_the_answer(munge: FakeMunge) -> None:
+    ids: list[str] = []
+
+    def fail(uid: int, query: ServiceQuery) -> ServiceAnswer:
+        ids.append(request_id())
+        raise RuntimeError("it broke")
+
+    lines = Lines()
+    sealed = seal_query(ServiceQuery("usage", {}), service=KEEPER)
+    munge.be(KEEPER)
+    status, body = call(query_application(fail, lines), sealed)
+    assert status.startswith("500")
+    assert body.decode().endswith(f"request={ids[0]}")
+    ((what, facts),) = lines
+    assert (what, facts["why"]) == ("failed", "RuntimeError: it broke")
+    assert "test_service_wire.py:" in str(facts["at"])
 
 
 def test_an_answer_is_sealed_within_the_turn_of_the_asker(munge: FakeMunge) -> None:

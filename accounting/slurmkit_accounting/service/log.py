@@ -1,0 +1,266 @@
+"""The log of the ledger's service: one line for each event, as text or as JSON.
+
+Under systemd each line begins with its priority, see sd-daemon(3); the journal takes it off. JSON
+has the field names of the Elastic Common Schema (ECS) 8.11. Facts that it has no field for are in
+`labels`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import IntEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from slurmkit.formats.display import printable
+from slurmkit_accounting.config import LogFormat
+
+_LONGEST = 300  # characters of a fact
+_LONGEST_ASKED = 2000  # of what was asked for: its end must not hide behind its begin
+_ASKED = frozenset(("arguments", "path"))
+_ECS_VERSION = "8.11.0"
+_FRAMES = 5
+# Refused requests of one sender that are written in a minute: anybody can send many.
+_REFUSALS, _REFUSAL_SECONDS = 20, 60.0
+_MOST_SENDERS = 10_000
+
+
+class Priority(IntEnum):
+    """Priorities of syslog(3)."""
+
+    ERROR = 3
+    WARNING = 4
+    NOTICE = 5
+    INFO = 6
+
+
+class _Kind(NamedTuple):
+    """The priority of an event, and its category and type in ECS."""
+
+    priority: Priority
+    category: str = ""
+    type: str = ""
+
+
+_KINDS = {
+    "answered": _Kind(Priority.INFO, "database", "access"),
+    "changed": _Kind(Priority.NOTICE, "database", "change"),
+    "page": _Kind(Priority.INFO, "web", "access"),
+    "login": _Kind(Priority.NOTICE, "authentication", "start"),
+    "logout": _Kind(Priority.NOTICE, "authentication", "end"),
+    "see as": _Kind(Priority.NOTICE, "session", "start"),
+    "see as ended": _Kind(Priority.NOTICE, "session", "end"),
+    "deputy named": _Kind(Priority.NOTICE, "iam", "change"),
+    "deputy ended": _Kind(Priority.NOTICE, "iam", "change"),
+    "refused": _Kind(Priority.WARNING, "network", "denied"),
+    "login refused": _Kind(Priority.WARNING, "authentication", "start"),
+    "warned": _Kind(Priority.WARNING),
+    "failed": _Kind(Priority.ERROR),
+    "view not written": _Kind(Priority.ERROR),
+}
+"""The events; all others are INFO, such as the start of the service."""
+_REFUSED = frozenset(("refused", "login refused"))
+
+_ECS_NAMES = {
+    "uid": "user.id",
+    "user": "user.name",
+    "seen_as": "user.effective.name",
+    "deputy": "user.target.name",
+    "sender": "client.address",
+    "request": "http.request.id",
+    "method": "http.request.method",
+    "path": "url.original",
+    "status": "http.response.status_code",
+    "why": "error.message",
+    "fault": "error.message",
+    "at": "error.stack_trace",
+}
+"""Fields of ECS, by the name of the fact in a line of text."""
+
+_request: ContextVar[str] = ContextVar("request", default="")
+
+
+class Log(Protocol):
+    """A function that writes one line of the log; facts that are None are left out."""
+
+    def __call__(self, what: str, **facts: object) -> None:
+        """Write what happened and its facts; never a secret."""
+        ...
+
+
+@contextmanager
+def numbered_request() -> Iterator[str]:
+    """Give a request an id, which each line that this thread logs in the `with` block carries."""
+    token = _request.set(secrets.token_hex(8))
+    try:
+        yield _request.get()
+    finally:
+        _request.reset(token)
+
+
+def request_id() -> str:
+    """Return the id of the request that this thread answers; empty outside one."""
+    return _request.get()
+
+
+def frames_of(error: BaseException) -> str:
+    """Return where an error was raised, `FILE:LINE` of the last calls, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+
+
+def make_log(form: LogFormat) -> Log:
+    """Return the function that writes to standard error, one line for each event.
+
+    Of one sender's refused requests it writes 20 in a minute, and then how many there were more.
+    """
+    line = _json_line if form == "json" else _text_line
+    prefixed = _is_read_by_systemd()
+    lock = threading.Lock()  # threads share the stream, and a line must not end within another
+    refusals = _RefusalCounts()
+
+    def write(what: str, **facts: object) -> None:
+        known = {name: fact for name, fact in facts.items() if fact is not None}
+        if request_id():
+            known["request"] = request_id()
+        with lock:
+            if what in _REFUSED and not refusals.admits(str(facts.get("sender")), known):
+                return
+            prefix = f"<{_kind(what).priority}>" if prefixed else ""
+            sys.stderr.write(f"{prefix}{line(what, known)}\n")
+            sys.stderr.flush()
+
+    return write
+
+
+class _RefusalCounts:
+    """How many requests of each sender were refused in the present minute."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._counts: dict[str, int] = {}
+        self._unwritten: dict[str, int] = {}
+
+    def admits(self, sender: str, facts: dict[str, object]) -> bool:
+        """Count a refusal; return whether to write it, with the number of those left out before."""
+        now = time.monotonic()
+        if now - self._since > _REFUSAL_SECONDS or len(self._counts) > _MOST_SENDERS:
+            self._since, self._counts = now, {}
+        self._counts[sender] = self._counts.get(sender, 0) + 1
+        if self._counts[sender] > _REFUSALS:
+            if len(self._unwritten) < _MOST_SENDERS:
+                self._unwritten[sender] = self._unwritten.get(sender, 0) + 1
+            return False
+        if unwritten := self._unwritten.pop(sender, 0):
+            facts["unwritten"] = unwritten
+        return True
+
+
+class LibraryMessages(logging.Handler):
+    """Warnings and errors of libraries, such as waitress, as lines of the log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            error = record.exc_info[1] if record.exc_info else None
+            why = record.getMessage() + (f": {type(error).__name__}: {error}" if error else "")
+            at = frames_of(error) if error else None
+            what = "failed" if record.levelno >= logging.ERROR else "warned"
+            self._log(what, library=record.name, why=why, at=at or None)
+        except Exception:  # noqa: BLE001 - the library that warns must not fail
+            self.handleError(record)
+
+
+def _is_read_by_systemd() -> bool:
+    """Return whether the journal reads standard error, see systemd.exec(5), JOURNAL_STREAM."""
+    try:
+        stream = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
+
+
+def _kind(what: str) -> _Kind:
+    return _KINDS.get(what, _Kind(Priority.INFO))
+
+
+def _text_line(what: str, facts: dict[str, object]) -> str:
+    pairs = (f"{name}={_quoted(_text(name, fact))}" for name, fact in facts.items())
+    return " ".join((printable(what), *pairs))
+
+
+def _text(name: str, fact: object) -> str:
+    """Return a fact on one line, and cut if it is long."""
+    longest = _LONGEST_ASKED if name in _ASKED else _LONGEST
+    text = str(fact)
+    shown = printable(text[: longest + 1])
+    if len(shown) > longest:
+        return f"{shown[:longest]}…"
+    return shown
+
+
+def _quoted(text: str) -> str:
+    plain = text.isascii() and not any(char in text for char in ' "=\\')
+    if text and plain:
+        return text
+    # Escaped, so that a text cannot end its own quotes and pretend to be another fact.
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _json_line(what: str, facts: dict[str, object]) -> str:
+    kind = _kind(what)
+    fields: dict[str, Any] = {
+        "@timestamp": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+        "log.level": kind.priority.name.lower(),
+        "message": _text_line(what, facts),
+        "ecs.version": _ECS_VERSION,
+        "service.name": "slurmkit-ledger",
+        "event.kind": "event",
+        "event.action": printable(what).replace(" ", "-"),
+    }
+    if kind.category:
+        fields["event.category"] = [kind.category]
+        fields["event.type"] = [kind.type]
+    if kind.category or kind.priority <= Priority.WARNING:
+        fields["event.outcome"] = "failure" if _has_failed(kind, facts) else "success"
+    labels: dict[str, str] = {}
+    for name, fact in facts.items():
+        if name == "seconds":
+            fields["event.duration"] = round(float(str(fact)) * 1e9)  # nanoseconds
+        elif name in _ECS_NAMES:
+            fields[_ECS_NAMES[name]] = fact if name == "status" else _text(name, fact)
+        else:
+            labels[name] = _text(name, fact)
+    if _is_address(str(facts.get("sender"))):
+        fields["client.ip"] = fields["client.address"]
+    return json.dumps(fields | ({"labels": labels} if labels else {}))
+
+
+def _has_failed(kind: _Kind, facts: dict[str, object]) -> bool:
+    status = facts.get("status", 0)
+    is_error = isinstance(status, int) and status >= 400
+    return kind.priority <= Priority.WARNING or "fault" in facts or is_error
+
+
+def _is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
