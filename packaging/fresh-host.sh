@@ -7,7 +7,7 @@ fresh_host() { # fresh_host NAME
     docker run --detach --name "$1" --hostname "$1" --network "slurmkit-${cluster}_default" \
         --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
         --cgroupns private --tmpfs /run --tmpfs /run/lock --tmpfs /tmp:exec --env container=docker \
-        --stop-signal SIGRTMIN+3 --volume "$project/dist:/dist:ro" "slurmkit-base:$suite" bash -c '
+        --stop-signal SIGRTMIN+3 --volume "$project/dist:/dist:ro" "slurmkit-base:$suite" bash -ec '
             printf "%s\n" "APT::Get::Assume-Yes true;" "Dpkg::Use-Pty 0;" >/etc/apt/apt.conf.d/90trial
             apt-get -qq -o Acquire::Check-Valid-Until=false update
             DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends systemd-sysv dbus curl man-db >/dev/null 2>&1
@@ -28,6 +28,7 @@ fresh_host() { # fresh_host NAME
         [[ $(docker exec "$1" systemctl is-system-running 2>/dev/null) != running ]] || return 0
         sleep 1
     done
-    docker exec "$1" systemctl --failed >&2
+    docker logs "$1" >&2 || :
+    docker exec "$1" systemctl --failed >&2 || :
     die "systemd does not come up in $1"
 }

@@ -278,7 +278,8 @@ def check_form_token(bound_to: str, purpose: str) -> None:
     given = request.form.get("token", "")
     signed = portal().sessions.is_signed(purpose, bound_to, given)
     if not (ours and site == "same-origin" and bound_to and signed):
-        portal().log("refused", sender=login.client_address(), why="a form of another page")
+        if "reader" not in g:  # else the line of the page says so
+            portal().log("refused", sender=login.client_address(), why="a form of another page")
         abort(HTTPStatus.FORBIDDEN, "This form is too old. Load the page again, then send it.")
 
 
@@ -307,7 +308,7 @@ def _finish(response: Response) -> Response:
             "refused" if response.status_code in _DENIED else "page",
             sender=login.client_address(), user=account.user, uid=account.uid,
             seen_as=who.seen_as or None, method=request.method, path=_logged_path(),
-            status=response.status_code,
+            status=response.status_code, why=g.get("why"),
         )  # fmt: skip
     return response
 
@@ -345,6 +346,8 @@ def _on_error(error: Exception) -> tuple[str, int] | AnyResponse:
         )
         why = f"{type(error).__name__}: {error}"
         portal().log("failed", path=request.path, why=why, at=frames_of(error))
+    if status in _DENIED:
+        g.why = words
     return render_template("error.html", title=status.phrase, words=words), status.value
 
 

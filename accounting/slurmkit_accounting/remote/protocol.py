@@ -29,11 +29,13 @@ _MUNGE_SECONDS = 20  # time limit; munged normally answers within milliseconds
 # The exit codes of unmunge are munge's error numbers (munge.h).
 _REFUSALS = {
     8: "is not a MUNGE credential",
+    **dict.fromkeys(range(9, 14), "has a version, cipher or realm that munged does not know here"),
     14: "is invalid: it was changed on the way, or the two hosts have different MUNGE keys",
     15: "has expired; if it was sent just now, set the clocks of both hosts right",
     16: "comes from the future; set the clocks of both hosts right",
     17: "was used before, but each is valid only once; try again",
-    18: "is for another user",
+    18: "is for another user; the account of [ledger.service] user must have the same uid on both"
+    " hosts",
 }
 _NO_MUNGED = (2, 6, 7)
 _UCRED = struct.Struct("iII")  # struct ucred: process, user, group

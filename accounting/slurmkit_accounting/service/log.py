@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,9 +33,9 @@ _LONGEST_ASKED = 2000  # of what was asked for: its end must not hide behind its
 _ASKED = frozenset(("arguments", "path"))
 _ECS_VERSION = "8.11.0"
 _FRAMES = 5
-# Refused requests of one sender that are written in a minute: anybody can send many.
+# Refused requests of one user, or of one host, that are written in a minute: anybody can send many.
 _REFUSALS, _REFUSAL_SECONDS = 20, 60.0
-_MOST_SENDERS = 10_000
+_MOST_ASKERS = 10_000
 
 
 class Priority(IntEnum):
@@ -124,7 +125,8 @@ def frames_of(error: BaseException) -> str:
 def make_log(form: LogFormat) -> Log:
     """Return the function that writes to standard error, one line for each event.
 
-    Of one sender's refused requests it writes 20 in a minute, and then how many there were more.
+    Of the refused requests of one user, or of one host whose user is not known, it writes 20 in a
+    minute, and later how many there were more.
     """
     line = _json_line if form == "json" else _text_line
     prefixed = _is_read_by_systemd()
@@ -136,34 +138,46 @@ def make_log(form: LogFormat) -> Log:
         if request_id():
             known["request"] = request_id()
         with lock:
-            if what in _REFUSED and not refusals.admits(str(facts.get("sender")), known):
+            if what in _REFUSED and not refusals.admits(_asker(known), known):
                 return
             prefix = f"<{_kind(what).priority}>" if prefixed else ""
-            sys.stderr.write(f"{prefix}{line(what, known)}\n")
+            text = f"{prefix}{line(what, known)}\n"
+            sys.stderr.buffer.write(text.encode("utf-8", "replace"))
             sys.stderr.flush()
 
     return write
 
 
+def _asker(facts: dict[str, object]) -> str:
+    """Return whose refusals are counted together: nobody uses up what is written of another."""
+    if "uid" in facts:
+        return f"uid {facts['uid']}"
+    return f"{facts.get('sender')} {_text('user', facts.get('user', ''))}"
+
+
 class _RefusalCounts:
-    """How many requests of each sender were refused in the present minute."""
+    """How many requests of each asker were refused in the present minute."""
 
     def __init__(self) -> None:
         self._since = 0.0
-        self._counts: dict[str, int] = {}
-        self._unwritten: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._unwritten: Counter[str] = Counter()
 
-    def admits(self, sender: str, facts: dict[str, object]) -> bool:
+    def admits(self, asker: str, facts: dict[str, object]) -> bool:
         """Count a refusal; return whether to write it, with the number of those left out before."""
         now = time.monotonic()
-        if now - self._since > _REFUSAL_SECONDS or len(self._counts) > _MOST_SENDERS:
-            self._since, self._counts = now, {}
-        self._counts[sender] = self._counts.get(sender, 0) + 1
-        if self._counts[sender] > _REFUSALS:
-            if len(self._unwritten) < _MOST_SENDERS:
-                self._unwritten[sender] = self._unwritten.get(sender, 0) + 1
+        if now - self._since > _REFUSAL_SECONDS:
+            self._since = now
+            self._counts.clear()
+        if asker not in self._counts and len(self._counts) >= _MOST_ASKERS:
+            asker = "all others"
+        self._counts[asker] += 1
+        if self._counts[asker] > _REFUSALS:
+            if asker not in self._unwritten and len(self._unwritten) >= _MOST_ASKERS:
+                asker = "all others"
+            self._unwritten[asker] += 1
             return False
-        if unwritten := self._unwritten.pop(sender, 0):
+        if unwritten := self._unwritten.pop(asker, 0):
             facts["unwritten"] = unwritten
         return True
 
@@ -248,7 +262,8 @@ def _json_line(what: str, facts: dict[str, object]) -> str:
             labels[name] = _text(name, fact)
     if _is_address(str(facts.get("sender"))):
         fields["client.ip"] = fields["client.address"]
-    return json.dumps(fields | ({"labels": labels} if labels else {}))
+    # The journal splits lines of more than 48 KiB, and an escape in ASCII has up to 12 bytes.
+    return json.dumps(fields | ({"labels": labels} if labels else {}), ensure_ascii=False)
 
 
 def _has_failed(kind: _Kind, facts: dict[str, object]) -> bool:

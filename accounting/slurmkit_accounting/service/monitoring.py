@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, case, func, select, text
+from sqlalchemy import Connection, Select, case, func, select, text
 
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
@@ -133,22 +134,29 @@ def _queued(connection: Connection) -> Iterator[QueuedJobs]:
     ours = (ingests.c.cluster_id == clusters.c.id, _FROM_SACCT)
     newest = select(func.max(ingests.c.started)).where(*ours).scalar_subquery()
     seen = (text(OPEN), runs.c.last_seen >= newest)
-    pending_array = case((runs.c.job_id.like("%[%"), runs.c.job_id), else_="")
-    alike = (
-        clusters.c.name, runs.c.partition, runs.c.start.is_not(None), pending_array,
-        runs.c.req_tres,
-    )  # fmt: skip
-    query = (
-        select(*alike, func.count(), func.sum(runs.c.gpus))
+    pending_array_id = case((runs.c.job_id.like("%[%"), runs.c.job_id), else_="")
+    # A driver may number each parameter anew; to PostgreSQL, an expression with parameters is then
+    # another one in GROUP BY.
+    open_runs = (
+        select(
+            clusters.c.name, runs.c.partition, runs.c.start.is_not(None).label("runs_now"),
+            pending_array_id.label("array_id"), runs.c.req_tres, runs.c.gpus,
+        )
         .join(clusters, clusters.c.id == runs.c.cluster_id)
         .where(*seen, runs.c.gone_since.is_(None), runs.c.retracted.is_(None))
-        .group_by(*alike)
-    )
+        .subquery()
+    )  # fmt: skip
+    alike = [
+        open_runs.c[name] for name in ("name", "partition", "runs_now", "array_id", "req_tres")
+    ]
+    query: Select[Any] = select(*alike, func.count(), func.sum(open_runs.c.gpus))
     jobs: Counter[tuple[str, str, str]] = Counter()
     gpus: Counter[tuple[str, str, str]] = Counter()
-    for cluster, partition, runs_now, array, asked, rows, held in connection.execute(query):
+    for cluster, partition, runs_now, array_id, asked, rows, held in connection.execute(
+        query.group_by(*alike)
+    ):
         key = (cluster, partition, "running" if runs_now else "pending")
-        tasks = rows if runs_now else rows * _tasks(array)
+        tasks = rows if runs_now else rows * _tasks(array_id)
         jobs[key] += tasks
         gpus[key] += int(held) if runs_now else tasks * _gpus_of(asked)
     for key in sorted(jobs):

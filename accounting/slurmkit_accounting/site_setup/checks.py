@@ -54,7 +54,8 @@ def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
     db = section_of(contents, "ledger", LedgerSection).db
     ldap = section_of(contents, "ldap", LdapSection)
     mail = section_of(contents, "mail", MailSection)
-    files = (ldap.bind_password_file, ldap.ca_file, mail.password_file, mail.ca_file)
+    passwords = (ldap.bind_password_file, mail.password_file)
+    authorities = (ldap.ca_file, mail.ca_file)
     gpu = contents.get("gpu", {})
     return (
         *of_slurm,
@@ -69,8 +70,8 @@ def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
         Check("directory", "the directory can be read", partial(_check_directory, ldap)),
         Check(
             "files",
-            "the service can read its files",
-            partial(_check_files, service.user, [path for path in files if path]),
+            "the service can read the files of the directory and of the mail server",
+            partial(_check_files, service.user, passwords, authorities),
         ),
         Check("mail", "the mail server answers", partial(_check_mail, mail)),
         Check("prices", "GPUs have prices", partial(_check_prices, gpu)),
@@ -159,29 +160,41 @@ def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[Check
         yield CheckFinding("ok", sizes)
 
 
-def _check_files(name: str, paths: Sequence[str], case: CheckContext) -> Iterator[CheckFinding]:
+def _check_files(
+    name: str, passwords: Sequence[str], authorities: Sequence[str], case: CheckContext
+) -> Iterator[CheckFinding]:
     """Check that the service's account can read files; root can read them in any case."""
     del case
+    paths = [path for path in (*passwords, *authorities) if path]
     try:
         person = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
         return  # the check of the account says so
-    if os.geteuid() != 0:
-        return
-    groups = os.getgrouplist(person.pw_name, person.pw_gid)
+    if paths and os.geteuid() not in {0, person.pw_uid}:
+        raise SlurmkitError(f"not checked: only root and {person.pw_name} can find out")
     for path in paths:
-        done = subprocess.run(
-            ["test", "-r", path], user=person.pw_uid, group=person.pw_gid,
-            extra_groups=groups, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            yield CheckFinding(
-                "error",
-                f"{person.pw_name} cannot read {path}",
-                "the service cannot use it",
-                f"chown {person.pw_name} {shlex.quote(path)}",
-                "as root; the account must also be able to enter each folder above it",
-            )
+        if _can_read(person, path):
+            continue
+        quoted = shlex.quote(path)
+        # The service must not be able to replace the CA that it is checked against.
+        is_password = path in passwords
+        yield CheckFinding(
+            "error",
+            f"{person.pw_name} cannot read {path}",
+            "the service cannot use it",
+            f"chown {person.pw_name} {quoted}" if is_password else f"chmod a+r {quoted}",
+            "as root; if the file is there, and each folder above it can be entered",
+        )
+
+
+def _can_read(person: pwd.struct_passwd, path: str) -> bool:
+    if os.geteuid() != 0:
+        return os.access(path, os.R_OK)
+    done = subprocess.run(
+        ["test", "-r", path], user=person.pw_uid, group=person.pw_gid,
+        extra_groups=os.getgrouplist(person.pw_name, person.pw_gid), check=False,
+    )  # fmt: skip
+    return done.returncode == 0
 
 
 def _check_mail(section: MailSection, case: CheckContext) -> Iterator[CheckFinding]:

@@ -126,6 +126,33 @@ def test_a_flood_of_refusals_is_counted(
     assert lines[-1].endswith("unwritten=480")
 
 
+def test_a_flood_of_one_host_hides_no_refusal_of_a_user(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = make_log("text")
+    for _ in range(500):
+        log("refused", sender="10.0.0.20", why="is not a MUNGE credential")
+    log("refused", sender="10.0.0.20", uid=7, why="only operators may change allocations")
+    log("login refused", sender="10.0.0.20", user="ann", why="the directory refuses the password")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 22
+    assert "uid=7" in lines[-2]
+    assert "user=ann" in lines[-1]
+
+
+@pytest.mark.parametrize("char", ["\U0001f600", '"', "\\", "\x01", "\u4e2d"])
+def test_no_line_is_so_long_that_the_journal_splits_it(
+    char: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    long = char * 5000
+    names = ("ask", "shown_to", "fault", "why", "at", "sender", "user", "seen_as", "library")
+    with numbered_request():
+        make_log("json")("answered", uid=2**31, arguments=long, **dict.fromkeys(names, long))
+    line = capfd.readouterr().err
+    assert len(line.encode()) < 48 * 1024
+    assert json.loads(line)["event.action"] == "answered"
+
+
 def test_hostile_names_make_one_record_each(capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(5)
     alphabet = '\n\r\x00\x1b\x85\u2028\u2029\u202e\ud800"\\=<>{} ae\x7f\xff\U0001f600'

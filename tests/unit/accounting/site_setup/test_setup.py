@@ -559,6 +559,10 @@ def test_files_that_the_service_cannot_read_are_an_error(tmp_path_factory):
     (finding,) = files.look(SimpleNamespace())
     assert finding.message == f"nobody cannot read {password}"
     assert finding.fix == f"chown nobody {password}"
+    ca.chmod(0o600)
+    _, about_ca = files.look(SimpleNamespace())
+    assert about_ca.fix == f"chmod a+r {ca}"
+    ca.chmod(0o644)
     os.chown(password, pwd.getpwnam("nobody").pw_uid, -1)
     assert list(files.look(SimpleNamespace())) == []
 
