@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slurmkit_accounting
@@ -426,22 +427,29 @@ def test_a_client_that_reads_on_keeps_its_answer_though_it_is_the_oldest(
     monkeypatch.setattr(
         server._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
     )
+    written: list[str] = []
+
+    def app(environ: dict[str, Any], start: Callable[..., object]) -> Iterator[bytes]:
+        yield from large(environ, start)
+        written.append("an answer")
+
     address = f"127.0.0.1:{free_port()}"
-    with serving_all({address: Door(large, 1)}), ExitStack() as stack:
+    with serving_all({address: Door(app, 1)}), ExitStack() as stack:
         reader, idle = (stack.enter_context(_with_small_buffer(address)) for _ in range(2))
         reader.sendall(b"GET / HTTP/1.0\r\n\r\n")
         left = 32 * 2**20
         while left > 0:
             left -= len(reader.recv(2**16))
-        # Less than an answer of 64 MiB, even without what is in the kernel's buffers.
-        monkeypatch.setattr(server, "_MOST_UNREAD", 40 * 2**20)
         idle.sendall(b"GET / HTTP/1.0\r\n\r\n")
 
-        def read_on() -> list[int]:
-            reader.recv(2**15)
-            return closed
+        def read_on(until: Callable[[], object]) -> None:
+            wait_until(lambda: reader.recv(2**15) and until())
 
-        wait_until(read_on)
+        # Before it is written as a whole, the answer of the idle one may be the smaller one.
+        read_on(lambda: len(written) == 2)
+        # Less than an answer of 64 MiB, even without what is in the kernel's buffers.
+        monkeypatch.setattr(server, "_MOST_UNREAD", 40 * 2**20)
+        read_on(lambda: closed)
         assert closed == [idle.getsockname()[1]]
 
 
