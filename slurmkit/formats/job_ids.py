@@ -66,6 +66,11 @@ def parse_task_indices(job_id: str) -> tuple[range, ...]:
     return parse_index_spans(job_id.partition("_")[2].strip("[]"))
 
 
+def count_tasks(job_id: str) -> int:
+    """Return how many tasks of an array an id stands for: 3 for `12_[1-3]`, else 1."""
+    return sum(map(len, parse_task_indices(job_id))) or 1
+
+
 def parse_index_spans(indices: str) -> tuple[range, ...]:
     """Parse indices such as `0,2,5-9,20-40:5%3` (`%3`: three run at once, ignored here)."""
     ranges = []

@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import Connection, select, text
 
 from slurmkit.config.files import load_section
-from slurmkit.formats.job_ids import parse_task_indices
+from slurmkit.formats.job_ids import count_tasks
 from slurmkit.formats.tres import parse_tres
 from slurmkit_accounting.allocations.amounts import SECOND_MS, Unit
 from slurmkit_accounting.allocations.model import Holder, load_projects
@@ -264,11 +264,6 @@ def _rate(unit: Unit, tres: str, partition: str, weigh: _Weights) -> Fraction | 
         return None if billing is None else Fraction(billing)
     held = parse_alloc_tres(tres).gpus
     return sum((weigh.of(kind, partition) * n for kind, n in held if kind != NO_GPU), Fraction(0))
-
-
-def count_tasks(job_id: str) -> int:
-    """Return how many tasks of an array an id stands for: 3 for `12_[1-3]`, else 1."""
-    return sum(map(len, parse_task_indices(job_id))) or 1
 
 
 class Holders:

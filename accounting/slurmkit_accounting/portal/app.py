@@ -40,7 +40,7 @@ from slurmkit_accounting.portal.identity import (
 from slurmkit_accounting.portal.sessions import Session
 from slurmkit_accounting.render.format import format_utc
 from slurmkit_accounting.render.html import column_heading
-from slurmkit_accounting.service.log import frames_of, request_id
+from slurmkit_accounting.service.log import error_facts, request_id
 from slurmkit_accounting.service.permissions import AccountExpired, person_of_uid
 from slurmkit_accounting.service.wsgi import with_request_id
 
@@ -344,8 +344,7 @@ def _on_error(error: Exception) -> tuple[str, int] | AnyResponse:
             "The service failed. The reason is in its log, which your administrator can read:"
             f" request={request_id()}"
         )
-        why = f"{type(error).__name__}: {error}"
-        portal().log("failed", path=request.path, why=why, at=frames_of(error))
+        portal().log("failed", path=request.path, **error_facts(error))
     if status in _DENIED:
         g.why = words
     return render_template("error.html", title=status.phrase, words=words), status.value

@@ -38,7 +38,7 @@ _REFUSALS, _REFUSAL_SECONDS = 20, 60.0
 _MOST_ASKERS = 10_000
 
 
-class Priority(IntEnum):
+class SyslogPriority(IntEnum):
     """Priorities of syslog(3)."""
 
     ERROR = 3
@@ -50,26 +50,26 @@ class Priority(IntEnum):
 class _Kind(NamedTuple):
     """The priority of an event, and its category and type in ECS."""
 
-    priority: Priority
+    priority: SyslogPriority
     category: str = ""
     type: str = ""
 
 
 _KINDS = {
-    "answered": _Kind(Priority.INFO, "database", "access"),
-    "changed": _Kind(Priority.NOTICE, "database", "change"),
-    "page": _Kind(Priority.INFO, "web", "access"),
-    "login": _Kind(Priority.NOTICE, "authentication", "start"),
-    "logout": _Kind(Priority.NOTICE, "authentication", "end"),
-    "see as": _Kind(Priority.NOTICE, "session", "start"),
-    "see as ended": _Kind(Priority.NOTICE, "session", "end"),
-    "deputy named": _Kind(Priority.NOTICE, "iam", "change"),
-    "deputy ended": _Kind(Priority.NOTICE, "iam", "change"),
-    "refused": _Kind(Priority.WARNING, "network", "denied"),
-    "login refused": _Kind(Priority.WARNING, "authentication", "start"),
-    "warned": _Kind(Priority.WARNING),
-    "failed": _Kind(Priority.ERROR),
-    "view not written": _Kind(Priority.ERROR),
+    "answered": _Kind(SyslogPriority.INFO, "database", "access"),
+    "changed": _Kind(SyslogPriority.NOTICE, "database", "change"),
+    "page": _Kind(SyslogPriority.INFO, "web", "access"),
+    "login": _Kind(SyslogPriority.NOTICE, "authentication", "start"),
+    "logout": _Kind(SyslogPriority.NOTICE, "authentication", "end"),
+    "see as": _Kind(SyslogPriority.NOTICE, "session", "start"),
+    "see as ended": _Kind(SyslogPriority.NOTICE, "session", "end"),
+    "deputy named": _Kind(SyslogPriority.NOTICE, "iam", "change"),
+    "deputy ended": _Kind(SyslogPriority.NOTICE, "iam", "change"),
+    "refused": _Kind(SyslogPriority.WARNING, "network", "denied"),
+    "login refused": _Kind(SyslogPriority.WARNING, "authentication", "start"),
+    "warned": _Kind(SyslogPriority.WARNING),
+    "failed": _Kind(SyslogPriority.ERROR),
+    "view not written": _Kind(SyslogPriority.ERROR),
 }
 """The events; all others are INFO, such as the start of the service."""
 _REFUSED = frozenset(("refused", "login refused"))
@@ -116,10 +116,14 @@ def request_id() -> str:
     return _request.get()
 
 
-def frames_of(error: BaseException) -> str:
-    """Return where an error was raised, `FILE:LINE` of the last calls, the innermost last."""
+def error_facts(error: BaseException) -> dict[str, str]:
+    """Return what an unexpected error is, and where it was raised, as facts of an event.
+
+    `at` has `FILE:LINE` of the last calls, the innermost last.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-    return " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    at = " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return {"why": f"{type(error).__name__}: {error}", "at": at}
 
 
 def make_log(form: LogFormat) -> Log:
@@ -134,7 +138,7 @@ def make_log(form: LogFormat) -> Log:
     refusals = _RefusalCounts()
 
     def write(what: str, **facts: object) -> None:
-        known = {name: fact for name, fact in facts.items() if fact is not None}
+        known = {name: _text(name, fact) for name, fact in facts.items() if fact is not None}
         if request_id():
             known["request"] = request_id()
         with lock:
@@ -148,11 +152,11 @@ def make_log(form: LogFormat) -> Log:
     return write
 
 
-def _asker(facts: dict[str, object]) -> str:
+def _asker(facts: dict[str, str]) -> str:
     """Return whose refusals are counted together: nobody uses up what is written of another."""
     if "uid" in facts:
         return f"uid {facts['uid']}"
-    return f"{facts.get('sender')} {_text('user', facts.get('user', ''))}"
+    return f"{facts.get('sender')} {facts.get('user')}"
 
 
 class _RefusalCounts:
@@ -163,7 +167,7 @@ class _RefusalCounts:
         self._counts: Counter[str] = Counter()
         self._unwritten: Counter[str] = Counter()
 
-    def admits(self, asker: str, facts: dict[str, object]) -> bool:
+    def admits(self, asker: str, facts: dict[str, str]) -> bool:
         """Count a refusal; return whether to write it, with the number of those left out before."""
         now = time.monotonic()
         if now - self._since > _REFUSAL_SECONDS:
@@ -178,7 +182,7 @@ class _RefusalCounts:
             self._unwritten[asker] += 1
             return False
         if unwritten := self._unwritten.pop(asker, 0):
-            facts["unwritten"] = unwritten
+            facts["unwritten"] = str(unwritten)
         return True
 
 
@@ -191,11 +195,12 @@ class LibraryMessages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            error = record.exc_info[1] if record.exc_info else None
-            why = record.getMessage() + (f": {type(error).__name__}: {error}" if error else "")
-            at = frames_of(error) if error else None
+            facts = {"why": record.getMessage()}
+            if record.exc_info and (error := record.exc_info[1]):
+                raised = error_facts(error)
+                facts = raised | {"why": f"{facts['why']}: {raised['why']}"}
             what = "failed" if record.levelno >= logging.ERROR else "warned"
-            self._log(what, library=record.name, why=why, at=at or None)
+            self._log(what, library=record.name, **facts)
         except Exception:  # noqa: BLE001 - the library that warns must not fail
             self.handleError(record)
 
@@ -210,12 +215,11 @@ def _is_read_by_systemd() -> bool:
 
 
 def _kind(what: str) -> _Kind:
-    return _KINDS.get(what, _Kind(Priority.INFO))
+    return _KINDS.get(what, _Kind(SyslogPriority.INFO))
 
 
-def _text_line(what: str, facts: dict[str, object]) -> str:
-    pairs = (f"{name}={_quoted(_text(name, fact))}" for name, fact in facts.items())
-    return " ".join((printable(what), *pairs))
+def _text_line(what: str, facts: dict[str, str]) -> str:
+    return " ".join((what, *(f"{name}={_quoted(text)}" for name, text in facts.items())))
 
 
 def _text(name: str, fact: object) -> str:
@@ -236,7 +240,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _json_line(what: str, facts: dict[str, object]) -> str:
+def _json_line(what: str, facts: dict[str, str]) -> str:
     kind = _kind(what)
     fields: dict[str, Any] = {
         "@timestamp": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
@@ -245,31 +249,30 @@ def _json_line(what: str, facts: dict[str, object]) -> str:
         "ecs.version": _ECS_VERSION,
         "service.name": "slurmkit-ledger",
         "event.kind": "event",
-        "event.action": printable(what).replace(" ", "-"),
+        "event.action": what.replace(" ", "-"),
     }
     if kind.category:
         fields["event.category"] = [kind.category]
         fields["event.type"] = [kind.type]
-    if kind.category or kind.priority <= Priority.WARNING:
+    if kind.category or kind.priority <= SyslogPriority.WARNING:
         fields["event.outcome"] = "failure" if _has_failed(kind, facts) else "success"
     labels: dict[str, str] = {}
-    for name, fact in facts.items():
+    for name, text in facts.items():
         if name == "seconds":
-            fields["event.duration"] = round(float(str(fact)) * 1e9)  # nanoseconds
+            fields["event.duration"] = round(float(text) * 1e9)  # nanoseconds
         elif name in _ECS_NAMES:
-            fields[_ECS_NAMES[name]] = fact if name == "status" else _text(name, fact)
+            fields[_ECS_NAMES[name]] = int(text) if name == "status" else text
         else:
-            labels[name] = _text(name, fact)
-    if _is_address(str(facts.get("sender"))):
+            labels[name] = text
+    if _is_address(facts.get("sender", "")):
         fields["client.ip"] = fields["client.address"]
     # The journal splits lines of more than 48 KiB, and an escape in ASCII has up to 12 bytes.
     return json.dumps(fields | ({"labels": labels} if labels else {}), ensure_ascii=False)
 
 
-def _has_failed(kind: _Kind, facts: dict[str, object]) -> bool:
-    status = facts.get("status", 0)
-    is_error = isinstance(status, int) and status >= 400
-    return kind.priority <= Priority.WARNING or "fault" in facts or is_error
+def _has_failed(kind: _Kind, facts: dict[str, str]) -> bool:
+    is_error = int(facts.get("status", 0)) >= 400
+    return kind.priority <= SyslogPriority.WARNING or "fault" in facts or is_error
 
 
 def _is_address(text: str) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, case, func, select, text
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.display import printable
 from slurmkit.formats.durations import format_duration
-from slurmkit.formats.job_ids import parse_task_indices
+from slurmkit.formats.job_ids import count_tasks
 from slurmkit.formats.tres import gpu_count
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ledger.schema.notices import node_events_task, task_runs
@@ -156,7 +156,7 @@ def _queued(connection: Connection) -> Iterator[QueuedJobs]:
         query.group_by(*alike)
     ):
         key = (cluster, partition, "running" if runs_now else "pending")
-        tasks = rows if runs_now else rows * _tasks(array_id)
+        tasks = rows if runs_now else rows * count_tasks(array_id)
         jobs[key] += tasks
         gpus[key] += int(held) if runs_now else tasks * _gpus_of(asked)
     for key in sorted(jobs):
@@ -168,11 +168,6 @@ def _gpus_of(req_tres: str) -> int:
         return gpu_count(req_tres)
     except ValueError:  # a line of a file that somebody has changed
         return 0
-
-
-def _tasks(job_id: str) -> int:
-    """Return how many tasks a row of sacct stands for: of an array those that wait are one row."""
-    return sum(map(len, parse_task_indices(job_id))) or 1
 
 
 def _nodes_out(connection: Connection) -> Iterator[NodesOut]:

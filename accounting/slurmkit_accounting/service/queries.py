@@ -22,7 +22,7 @@ from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceFault, ServiceQuery
 from slurmkit_accounting.remote.served import find_remote_function
 from slurmkit_accounting.reports.model import Report
-from slurmkit_accounting.service.log import Log, frames_of, request_id
+from slurmkit_accounting.service.log import Log, error_facts, request_id
 from slurmkit_accounting.service.permissions import Permissions
 from slurmkit_accounting.service.wsgi import TooManyQueries
 
@@ -91,8 +91,7 @@ class QueryAnswerer:
         except Exception as error:  # noqa: BLE001 - internals must not reach the asker
             if _is_about_the_query(error):
                 return ServiceAnswer(fault=ServiceFault(type(error).__name__, str(error)))
-            why = f"{type(error).__name__}: {error}"
-            self._log("failed", uid=uid, ask=query.ask, why=why, at=frames_of(error))
+            self._log("failed", uid=uid, ask=query.ask, **error_facts(error))
             words = (
                 "the ledger's service failed to answer; the reason is in its log, which your"
                 f" administrator can read: request={request_id()}"

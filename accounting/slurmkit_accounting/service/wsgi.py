@@ -22,7 +22,7 @@ from slurmkit_accounting.remote.protocol import (
     seal_answer,
 )
 from slurmkit_accounting.remote.served import changes_ledger
-from slurmkit_accounting.service.log import Log, frames_of, numbered_request
+from slurmkit_accounting.service.log import Log, error_facts, numbered_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -71,11 +71,9 @@ def query_application(
         except NotVouched as error:
             log("refused", sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.FORBIDDEN, TEXT, str(error).encode()))
-        except TooManyQueries as error:
-            log("refused", sender=sender, why=error, **asked)
-            return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
         except ServiceError as error:
-            log("failed", sender=sender, why=error, **asked)
+            what = "refused" if isinstance(error, TooManyQueries) else "failed"
+            log(what, sender=sender, why=error, **asked)
             return _respond(start, (HTTPStatus.SERVICE_UNAVAILABLE, TEXT, str(error).encode()))
         start("200 OK", [("Content-Type", voucher.content_type)])
         return pieces
@@ -113,7 +111,7 @@ def with_request_id(app: WSGIApplication, log: Log) -> WSGIApplication:
             try:
                 return app(environ, start_with_id)
             except Exception as error:  # noqa: BLE001 - the server's own line would lack the id
-                log("failed", why=f"{type(error).__name__}: {error}", at=frames_of(error))
+                log("failed", **error_facts(error))
                 words = f"the service failed; the reason is in its log: request={number}"
                 page = (HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, words.encode())
                 return _respond(start_with_id, page)

@@ -6,7 +6,6 @@ import os
 import pwd
 import shlex
 import socket
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from slurmkit_accounting.config import (
 from slurmkit_accounting.notify.mail import check_server
 from slurmkit_accounting.people.ldap import read_directory
 from slurmkit_accounting.remote.protocol import UNIX, connect_to_socket
+from slurmkit_accounting.site_setup.account import find_account, run_as
 from slurmkit_accounting.site_setup.cluster import account_names
 from slurmkit_accounting.site_setup.database import check_database
 
@@ -97,7 +97,7 @@ def section_of(contents: Mapping[str, Any], name: str, section: type[SectionT]) 
 def _check_account(name: str, case: CheckContext) -> Iterator[CheckFinding]:
     """Check that the service's account exists, and that Slurm shows it all jobs."""
     try:
-        person = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+        person = find_account(name)
     except KeyError:
         yield CheckFinding(
             "error",
@@ -167,7 +167,7 @@ def _check_files(
     del case
     paths = [path for path in (*passwords, *authorities) if path]
     try:
-        person = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+        person = find_account(name)
     except KeyError:
         return  # the check of the account says so
     if paths and os.geteuid() not in {0, person.pw_uid}:
@@ -190,11 +190,7 @@ def _check_files(
 def _can_read(person: pwd.struct_passwd, path: str) -> bool:
     if os.geteuid() != 0:
         return os.access(path, os.R_OK)
-    done = subprocess.run(
-        ["test", "-r", path], user=person.pw_uid, group=person.pw_gid,
-        extra_groups=os.getgrouplist(person.pw_name, person.pw_gid), check=False,
-    )  # fmt: skip
-    return done.returncode == 0
+    return run_as(person, ["test", "-r", path]).returncode == 0
 
 
 def _check_mail(section: MailSection, case: CheckContext) -> Iterator[CheckFinding]:

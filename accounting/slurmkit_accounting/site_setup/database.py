@@ -27,6 +27,7 @@ from slurmkit_accounting.ledger.location import (
     refuse_network_filesystem,
 )
 from slurmkit_accounting.ledger.schema import metadata
+from slurmkit_accounting.site_setup.account import find_account, run_as
 
 OLDEST_POSTGRES = 15
 _SECONDS = 60
@@ -145,7 +146,7 @@ def _is_self(account: str) -> bool:
 def _ask_as(account: str, db: str) -> tuple[str, bool]:
     """Run this module as another account; return what it says, and whether the database works."""
     try:
-        person = pwd.getpwuid(int(account)) if account.isdecimal() else pwd.getpwnam(account)
+        person = find_account(account)
     except KeyError as error:
         raise SlurmkitError(f"not checked: there is no account {account} on this host") from error
     if os.geteuid() != 0:
@@ -154,12 +155,9 @@ def _ask_as(account: str, db: str) -> tuple[str, bool]:
     environment = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT} | own
     argv = [sys.executable, "-P", "-m", "slurmkit_accounting.site_setup.database"]
     try:
-        done = subprocess.run(
-            argv, user=person.pw_uid, group=person.pw_gid,
-            extra_groups=os.getgrouplist(person.pw_name, person.pw_gid), cwd="/",
-            env=environment, input=db, capture_output=True, text=True, timeout=_SECONDS,
-            check=False,
-        )  # fmt: skip
+        done = run_as(
+            person, argv, cwd="/", env=environment, input=db, capture_output=True, timeout=_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return f"the database did not answer within {_SECONDS} s", False
     except OSError as error:
