@@ -53,9 +53,13 @@ class CheckContext:
 
     def ask_controller(self, *argv: str) -> str:
         """Run a command that asks slurmctld, unless slurmctld is down: that would take 20 s."""
+        self.require_controller()
+        return self.ask(*argv)
+
+    def require_controller(self) -> None:
+        """Raise ControllerDown unless a slurmctld answered `scontrol ping`."""
         if not any(state == "UP" for _, _, state in self.controllers):
             raise ControllerDown("slurmctld is down")
-        return self.ask(*argv)
 
     @cached_property
     def controllers(self) -> tuple[tuple[str, str, str], ...]:

@@ -84,6 +84,8 @@ def check_extras(case: CheckContext) -> Iterator[CheckFinding]:
 
 def check_pyslurm_usable(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that a process can submit many jobs without starting sbatch for each."""
+    if find_spec("pyslurm") is not None:
+        case.require_controller()  # a PySlurm that is there is compared with slurmctld's release
     found = check_pyslurm(case.slurm)
     if found.why_not:
         yield CheckFinding(

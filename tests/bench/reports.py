@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from slurmkit_accounting import read
 from slurmkit_accounting.ledger.database import open_for_writing
@@ -22,7 +23,7 @@ from tests.bench.lab import Budget, median_ms, say
 RUNS = 5
 JOBS = 10_000_000
 BEGIN = 1_793_491_200  # 2026-11-01 UTC
-DAYS, HOURS = 30, 24
+DAYS = 30
 # 1,000 people who use 3 partitions each day, whose runs end in 4 ways.
 USERS, PARTITIONS, STATES = 1000, 3, 4
 _KEYS = USERS * PARTITIONS * STATES
@@ -44,39 +45,66 @@ def budgets(jobs: int = JOBS) -> Iterator[Budget]:
         yield Budget(f"{what}, slurmkit report usage", command, "2,000 ms", None, command < 2000)
 
 
-def fill(connection: Connection, jobs: int) -> None:
+class Shape(NamedTuple):
+    """How the runs of a ledger are spread over time.
+
+    Attributes:
+        months: begins of the UTC months, epoch seconds, and the end.
+        every: usage of a key is in each so many days, and in each 8 times so many hours.
+    """
+
+    months: tuple[int, ...] = (BEGIN, BEGIN + DAYS * 86400)
+    every: int = 1
+
+
+def fill(connection: Connection, jobs: int, shape: Shape = Shape()) -> None:  # noqa: B008
     """Runs, and the usage of as many: each key the same each hour, which sums up to the days'."""
+    begin, end = shape.months[0], shape.months[-1]
     connection.execute(text("INSERT INTO clusters (id, name, tracks_gpus) VALUES (1, 'lab', true)"))
     connection.execute(
         text(
             "INSERT INTO ingests (cluster_id, started, ended, window_from, window_to)"
-            f" VALUES (1, {BEGIN + 40 * 86400}, {BEGIN + 40 * 86400}, 0, 1)"
+            f" VALUES (1, {end + 10 * 86400}, {end + 10 * 86400}, 0, 1)"
         )
     )
-    connection.execute(text(_RUNS), {"jobs": jobs, "begin": BEGIN})
+    connection.execute(text(_RUNS), {"jobs": jobs, "begin": begin, "seconds": end - begin})
     connection.execute(text(_KEYS_SQL), {"keys": _KEYS})
-    per_hour = max(jobs // (_KEYS * DAYS * HOURS), 1)
-    for table, bins, width, some, change in _TABLES:
-        sums = ", ".join(_number(name, per_hour * width // 3600, change) for name in USAGE_COLUMNS)
+    per_hour = max(jobs * 3600 * shape.every // (_KEYS * (end - begin)), 1)
+    bins = {
+        "usage_hours": _every("bin", begin, end, 3600),
+        "usage_days": _every("bin", begin, end, 86400),
+        "usage_months": " UNION ALL ".join(f"SELECT {month} AS bin" for month in shape.months[:-1]),
+    }
+    for table, hours, some, change in _TABLES:
+        sums = ", ".join(_number(name, per_hour * hours, change) for name in USAGE_COLUMNS)
         connection.execute(
             text(
-                f"WITH RECURSIVE {_counted('bins', bins - 1)}, {_counted('keys', _KEYS)}"
+                f"WITH RECURSIVE bins(bin) AS ({bins[table]}), {_counted('keys', _KEYS)}"
                 f" INSERT INTO {table} (bin, key_id, {', '.join(USAGE_COLUMNS)})"
-                f" SELECT {BEGIN} + bins.n * {width}, keys.n, {sums}"
-                f" FROM bins, keys WHERE keys.n > 0 {some} ORDER BY 1, 2"
-            )
+                f" SELECT bin, n, {sums} FROM bins, keys WHERE n > 0 {some} ORDER BY 1, 2"
+            ),
+            {"every": shape.every},
         )
 
 
 # Of the hours only every eighth: nobody runs all day long. What is held at once changes by one.
 _TABLES = (
     (
-        "usage_hours", DAYS * HOURS, 3600, "AND (bins.n + keys.n) % 8 = 0",
-        "CASE (bins.n + keys.n) / 8 % 2 WHEN 0 THEN 1 ELSE -1 END",
+        "usage_hours", 1, "AND (bin / 3600 + n) % (8 * :every) = 0",
+        "CASE (bin / 3600 + n) / (8 * :every) % 2 WHEN 0 THEN 1 ELSE -1 END",
     ),
-    ("usage_days", DAYS, 86400, "", "CASE bins.n % 2 WHEN 0 THEN 1 ELSE -1 END"),
-    ("usage_months", 1, DAYS * 86400, "", "0"),
+    (
+        "usage_days", 24, "AND (bin / 86400 + n) % :every = 0",
+        "CASE (bin / 86400 + n) / :every % 2 WHEN 0 THEN 1 ELSE -1 END",
+    ),
+    ("usage_months", DAYS * 24, "", "0"),
 )  # fmt: skip
+
+
+def _every(name: str, begin: int, end: int, width: int) -> str:
+    return (
+        f"SELECT {begin} UNION ALL SELECT {name} + {width} FROM bins WHERE {name} + {width} < {end}"
+    )
 
 
 def _number(name: str, runs: int, change: str) -> str:
@@ -103,7 +131,7 @@ _KEYS_SQL = (
     f" CASE n / {USERS} % {PARTITIONS} WHEN 0 THEN '-' WHEN 1 THEN 'a100' ELSE 'h100' END, 0"
     " FROM keys"
 )
-_START = f":begin + n * {DAYS * 86400} / :jobs"
+_START = ":begin + n * :seconds / :jobs"
 # One in ten thousand still runs.
 _RUNS = (
     "WITH RECURSIVE runs_(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM runs_ WHERE n < :jobs)"

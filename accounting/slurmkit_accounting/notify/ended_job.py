@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose.failure import explain_end
@@ -30,7 +30,7 @@ from slurmkit.jobs.lookup import (
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.runs import clusters
+from slurmkit_accounting.ledger.schema.runs import clusters, spans
 from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter
 from slurmkit_accounting.notify.owners_files import NO_ANSWER, FileReader, OwnersFiles
 from slurmkit_accounting.notify.run_summary import (
@@ -125,6 +125,12 @@ class EndedJobs:
         """Load the runs of jobs that have ended; see `load_ended_runs`."""
         with self._ledger.transaction() as connection:
             return load_ended_runs(connection, cluster, job_ids)
+
+    def read_until(self, cluster: str) -> int:
+        """Return until when the ledger has read sacct's jobs, in epoch seconds; 0 for never."""
+        query = select(func.max(spans.c.finish)).join(clusters).where(clusters.c.name == cluster)
+        with self._ledger.transaction() as connection:
+            return connection.scalar(query) or 0
 
     def summary(self, cluster: str, ended: Sequence[EndedRun]) -> RunSummary:
         """Summarize runs of one job."""
@@ -251,7 +257,7 @@ class EndedJobs:
             "Ended": _moment(run.end if run else event.at, self._zone),
             "Waited": format_duration(run.start - run.submit) if run and run.start else "",
             "Ran": format_duration(ended.seconds) if ended else event.facts.get("run_time", ""),
-            "Nodes": event.facts.get("nodes", ""),
+            "Nodes": event.nodes,
         }
         return tuple((name, printable(value)) for name, value in facts.items() if value)
 

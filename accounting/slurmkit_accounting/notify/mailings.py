@@ -157,16 +157,28 @@ class MailingPlan:
         for events in groups:
             mailing = self._mailing(events, runs, unfinished)
             if mailing.is_over:
-                known = len(mailing.ended) == len({each.event.job_id_raw for each in events})
                 since_last = now - max(each.event.at for each in events)
                 waited = since_last >= self._section.ledger_minutes * 60
                 # slurmctld may take minutes to tell the ends of very many tasks.
                 is_quiet = _says_it_is_over(events) or since_last >= _QUIET_SECONDS
-                due = is_quiet and (known or waited)
+                due = is_quiet and (waited or self._is_known(mailing))
             else:
                 due = now - mailing.first.at >= self._section.array_hours * 3600
             if due:
                 yield mailing
+
+    def _is_known(self, mailing: Mailing) -> bool:
+        """Return whether the ledger has all ends that sacct lists.
+
+        It lists no jobs that were held until they were cancelled.
+        """
+        missing = [
+            each.event for each in mailing.events if each.event.job_id_raw not in mailing.ended
+        ]
+        if not all(event.never_started for event in missing):
+            return False
+        until = max((event.at for event in missing), default=0)
+        return not missing or self._jobs.read_until(mailing.first.cluster) > until
 
     def _mailing(
         self, events: list[WaitingEvent], runs: _Runs, unfinished: _UsersArrays

@@ -54,6 +54,7 @@ _SHOWN = {
     "HET_JOB_ID": "het_job",
 }
 _NO_VALUE = 2**32 - 2  # slurmctld's NO_VAL
+_NO_NODES = "(null)"  # slurmctld's, for the nodes of a job that never started
 _LATE_SECONDS = 900  # after a job's end slurmctld may call MailProg: it makes 64 calls at a time
 _NO_FILES = frozenset((errno.ELOOP, errno.ENXIO))  # of a link and of a socket
 
@@ -108,6 +109,17 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         if self.array_id is None:
             return ""
         return self.facts.get("array_token") or str(self.array_id)
+
+    @property
+    def nodes(self) -> str:
+        """The job's nodes; empty if it never had any, or if slurmctld does not say."""
+        nodes = self.facts.get("nodes", "")
+        return "" if nodes == _NO_NODES else nodes
+
+    @property
+    def never_started(self) -> bool:
+        """Whether the job has ended without having had nodes."""
+        return self.facts.get("nodes") == _NO_NODES
 
     @property
     def ended_since(self) -> int:

@@ -534,6 +534,16 @@ def test_pyslurm(
     assert (found.severity, found.fix) == (severity, verdict.fix)
 
 
+def test_an_installed_pyslurm_is_not_compared_with_a_slurmctld_that_is_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "find_spec", lambda name: name)
+    monkeypatch.setattr(installation, "check_pyslurm", lambda _: pytest.fail("it takes 20 s"))
+    site.answers["ping"] = Refused("Slurmctld(primary) at ctld is DOWN")
+    (found,) = look(site, "pyslurm")
+    assert (found.severity, found.message) == ("unknown", "slurmctld is down")
+
+
 def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = look(site, "ledger")
     assert (found.severity, "there is no ledger" in found.message) == ("note", True)
