@@ -98,7 +98,8 @@ def make_ledger(url: str, jobs: int) -> None:
     with open_for_writing(url) as ledger:
         sync_people(ledger, PeopleData(_directory()), now=1)
         with ledger.transaction() as connection:
-            fill(connection, jobs, Shape((*months, NOW // 86400 * 86400), every=4))
+            running = (100, NOW - 7 * 86400)
+            fill(connection, jobs, Shape((*months, NOW // 86400 * 86400), 4, running))
             connection.execute(text("ANALYZE"))
 
 

@@ -51,10 +51,12 @@ class Shape(NamedTuple):
     Attributes:
         months: begins of the UTC months, epoch seconds, and the end.
         every: usage of a key is in each so many days, and in each 8 times so many hours.
+        running: one in so many runs still runs, of those that began since then (epoch seconds).
     """
 
     months: tuple[int, ...] = (BEGIN, BEGIN + DAYS * 86400)
     every: int = 1
+    running: tuple[int, int] = (10_000, 0)
 
 
 def fill(connection: Connection, jobs: int, shape: Shape = Shape()) -> None:  # noqa: B008
@@ -67,7 +69,9 @@ def fill(connection: Connection, jobs: int, shape: Shape = Shape()) -> None:  # 
             f" VALUES (1, {end + 10 * 86400}, {end + 10 * 86400}, 0, 1)"
         )
     )
-    connection.execute(text(_RUNS), {"jobs": jobs, "begin": begin, "seconds": end - begin})
+    of, since = shape.running
+    spread = {"jobs": jobs, "begin": begin, "seconds": end - begin, "of": of, "since": since}
+    connection.execute(text(_RUNS), spread)
     connection.execute(text(_KEYS_SQL), {"keys": _KEYS})
     per_hour = max(jobs * 3600 * shape.every // (_KEYS * (end - begin)), 1)
     bins = {
@@ -132,15 +136,15 @@ _KEYS_SQL = (
     " FROM keys"
 )
 _START = ":begin + n * :seconds / :jobs"
-# One in ten thousand still runs.
 _RUNS = (
     "WITH RECURSIVE runs_(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM runs_ WHERE n < :jobs)"
     ' INSERT INTO runs (cluster_id, db_index, job_id_raw, job_id, "user", uid, account, partition,'
     ' qos, state, submit, eligible, start, "end", nodes, cpus, gpus, alloc_tres, req_tres,'
     " time_limit, exit_code, node_list, name)"
     f" SELECT 1, n, n, n, {_NAMES}, 'COMPLETED', {_START} - 60, :begin, {_START},"
-    f" CASE WHEN n % 10000 = 0 THEN NULL ELSE {_START} + n % 5000 END, 1, 4, 1,"
-    " 'cpu=4,mem=8G,node=1,gres/gpu=1,gres/gpu:a100=1', '', '60', '0:0', 'c1', 'train' FROM runs_"
+    f" CASE WHEN n % :of = 0 AND {_START} >= :since THEN NULL ELSE {_START} + n % 5000 END, 1,"
+    " 4, 1, 'cpu=4,mem=8G,node=1,gres/gpu=1,gres/gpu:a100=1', '', '60', '0:0', 'c1', 'train'"
+    " FROM runs_"
 )
 
 

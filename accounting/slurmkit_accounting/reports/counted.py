@@ -136,12 +136,12 @@ class CountedUsage:
                 closed, self.parts, closing, load_closed_usage(connection, closing)
             )
         ]
-        keeps = {key: self._keeps(key) for _, key in closed}
+        wanted = {key: self._is_wanted(key) for _, key in closed}
         for (part, key), sums in closed.items():
-            if keeps[key]:
+            if wanted[key]:
                 self._add_cell(part, key, sums)
         self.corrections = [
-            each for each in corrections if self._keeps(each.key) and self._in_window[each.part]
+            each for each in corrections if self._is_wanted(each.key) and self._in_window[each.part]
         ]
         self._tracked = _clusters_with_gpus(connection)
 
@@ -151,7 +151,7 @@ class CountedUsage:
         self.cells += [
             (part, key, sums)
             for part, key, sums in moved
-            if self._in_window[part] and self._keeps(key)
+            if self._in_window[part] and self._is_wanted(key)
         ]
 
     def rows(self, by: Sequence[str]) -> dict[Labels, Tally]:
@@ -202,7 +202,7 @@ class CountedUsage:
         """Return the GPU-hours that runs held while they were suspended."""
         question, hours = self.question, Fraction(0)
         for part, key, sums in usage_while_suspended(connection, self.edges, question.job):
-            if self._keeps(key) and self.is_in_time(self.parts[part]):
+            if self._is_wanted(key) and self.is_in_time(self.parts[part]):
                 hours += self.gpu_hours(key, sums)
         return hours
 
@@ -249,24 +249,29 @@ class CountedUsage:
         spans = {closing.span for closing in self.closings}
         closed: UsageCells = {}
         as_closed = [(part.begin, part.end) in spans for part in self.parts]
+        alike, users = _Groups(), _Groups()
         if asked.job is None:
-            self._count_ended_runs(connection, asked, by, as_closed, closed)
-        keeps: dict[UsageKey, bool] = {}
+            self._count_ended_runs(connection, asked, (alike, users), by, as_closed, closed)
+        single: dict[tuple[int, int], Sums] = {}
+        of_users: set[tuple[int, int]] = set()
         for part, key, sums in query_single_runs(connection, asked):
             if as_closed[part]:
                 there = closed.get((part, key), _NOTHING)
                 closed[part, key] = tuple(map(add, there, sums))
-                continue
-            if key not in keeps:
-                keeps[key] = self._keeps(key)
-            if keeps[key]:
-                self._add_cell(part, key, sums)
+            elif self._in_window[part] and self._is_wanted(key):
+                of_alike, of_user = self._groups_of(key, by)
+                cell = part, alike.number(of_alike, key)
+                single[cell] = tuple(map(add, single.get(cell, _NOTHING), sums))
+                of_users.add((part, users.number(of_user, key)))
+        self.cells += [(part, alike.first[at], sums) for (part, at), sums in single.items()]
+        self.of_users += [(part, users.first[at]) for part, at in of_users]
         return closed
 
     def _count_ended_runs(
         self,
         connection: Connection,
         asked: UsageQuery,
+        groups: tuple[_Groups, _Groups],
         by: Sequence[str] | None,
         as_closed: Sequence[bool],
         closed: UsageCells,
@@ -274,10 +279,21 @@ class CountedUsage:
         """Count ended runs by what the report tells apart, into `cells` or `closed`."""
         from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
 
-        ended = held.EndedUsage(connection, asked.edges)
-        alike, users = self._group_keys(ended.keys, by)
-        groupings = [alike.of_keys, users.of_keys]
-        if any(as_closed):  # a closed month is compared key by key
+        any_closed = any(as_closed)
+        ended = held.EndedUsage(
+            connection, asked.edges, (lambda _: True) if any_closed else self._is_wanted
+        )
+        alike, users = groups
+        groupings: list[list[int]] = [[], []]
+        for key in ended.keys:
+            if any_closed and not self._is_wanted(key):
+                numbers = (-1, -1)
+            else:
+                of_alike, of_user = self._groups_of(key, by)
+                numbers = (alike.number(of_alike, key), users.number(of_user, key))
+            for grouping, number in zip(groupings, numbers, strict=True):
+                grouping.append(number)
+        if any_closed:  # a closed month is compared key by key
             groupings.append(list(range(len(ended.keys))))
         tables = ended.by_groups(groupings)
         for part, (of_alike, of_users, *of_keys) in enumerate(tables):
@@ -287,36 +303,25 @@ class CountedUsage:
             elif self._in_window[part]:
                 for place, sums in held.rows_in_use(of_alike):
                     self.cells.append((part, alike.first[place], sums))
-                for place, _ in held.rows_in_use(of_users):
-                    self.of_users.append((part, users.first[place]))
+                self.of_users += [
+                    (part, users.first[place]) for place in held.places_in_use(of_users)
+                ]
 
-    def _group_keys(
-        self, keys: Sequence[UsageKey], by: Sequence[str] | None
-    ) -> tuple[_Groups, _Groups]:
-        """Group the keys that the report need not tell apart, and those of one user in its rows."""
-        alike, users = _Groups(), _Groups()
-        names = [name for name in by or () if name not in UNITS]
-        for key in keys:
-            if not self._keeps(key):
-                alike.leave_out()
-                users.leave_out()
-            elif by is None:
-                alike.add(key, key)
-                users.add(key, key)
-            else:
-                labels = tuple(self.dimensions.of(name, key) for name in names)
-                unmapped = self.dimensions.is_unmapped(key)
-                kind = (key.cluster_id, key.gpu_type, key.partition, key.state, key.redone)
-                alike.add((labels, kind, unmapped), key)
-                users.add((labels, key.user), key)
-        return alike, users
+    def _groups_of(self, key: UsageKey, by: Sequence[str] | None) -> tuple[object, object]:
+        """Return what the report need not tell a key apart from, and what not from its user."""
+        if by is None:
+            return key, key
+        names = (name for name in by if name not in UNITS)
+        labels = tuple([self.dimensions.of(name, key) for name in names])
+        kind = (key.cluster_id, key.gpu_type, key.partition, key.state, key.redone)
+        return (labels, kind, self.dimensions.is_unmapped(key)), (labels, key.user)
 
     def _add_cell(self, part: int, key: UsageKey, sums: Sums) -> None:
         if self._in_window[part]:
             self.cells.append((part, key, sums))
             self.of_users.append((part, key))
 
-    def _keeps(self, key: UsageKey) -> bool:
+    def _is_wanted(self, key: UsageKey) -> bool:
         question = self.question
         shown = self.dimensions.shown(key, question.scope)
         return shown and self.dimensions.matches(key, question.filters)
@@ -335,28 +340,22 @@ class CountedUsage:
 
 
 class _Groups:
-    """Groups of usage keys.
+    """Groups of usage keys, by number.
 
     Attributes:
-        of_keys: the group of each key; -1 for none.
         first: the first key of each group.
     """
 
     def __init__(self) -> None:
-        self.of_keys: list[int] = []
         self.first: list[UsageKey] = []
         self._numbers: dict[object, int] = {}
 
-    def add(self, group: object, key: UsageKey) -> None:
-        """Add the next key, to its group."""
+    def number(self, group: object, key: UsageKey) -> int:
+        """Return the number of a group, which begins with `key` if it is a new one."""
         number = self._numbers.setdefault(group, len(self.first))
         if number == len(self.first):
             self.first.append(key)
-        self.of_keys.append(number)
-
-    def leave_out(self) -> None:
-        """Add the next key to no group."""
-        self.of_keys.append(-1)
+        return number
 
 
 def _closings_within(connection: Connection, question: Question) -> list[ClosedMonth]:

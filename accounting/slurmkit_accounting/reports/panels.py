@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import NamedTuple
 
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
 from slurmkit_accounting.ledger.schema.usage import DAY, HOUR
-from slurmkit_accounting.reports.counted import CountedUsage
+from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.model import Panel, Series
 from slurmkit_accounting.reports.rates import NO_GPU_NAME
 from slurmkit_accounting.reports.tally import OUTCOMES, Tally
@@ -30,11 +33,24 @@ def chart_unit(window: tuple[int, int]) -> str:
     return "day" if days <= 62 else "week" if days <= 430 else "month"
 
 
-def usage_panels(counted: CountedUsage, unit: str) -> tuple[Panel, ...]:
-    """Return charts of GPU-hours over time, by person and lost by outcome, and of wait times."""
+def usage_panels(
+    connection: Connection, question: Question, counted: CountedUsage, by: Sequence[str]
+) -> tuple[Panel, ...]:
+    """Return charts of GPU-hours over time, by person and lost by outcome, and of wait times.
+
+    Args:
+        connection: to the ledger.
+        question: of the report.
+        counted: the usage of its rows.
+        by: the dimensions of its rows.
+    """
+    unit = chart_unit(question.window)
+    in_time = replace(question, units=frozenset((unit,)))
+    over_time = CountedUsage(connection, in_time, (unit, "gpu_type"))
+    of_people = counted if "user" in by else CountedUsage(connection, question, ("user",))
     return (
-        _over_time(counted, unit),
-        _by_person(counted),
+        _over_time(over_time, unit),
+        _by_person(of_people),
         *_used_by_type(counted),
         _lost_by_outcome(counted),
         _wait_by_partition(counted),

@@ -18,7 +18,7 @@ from slurmkit_accounting.reports.budget import burn_down_panels
 from slurmkit_accounting.reports.counted import CountedUsage, Labels, Question
 from slurmkit_accounting.reports.dimensions import UNMAPPED
 from slurmkit_accounting.reports.model import Column, Meta, Report, SreportDifference, UnmappedTotal
-from slurmkit_accounting.reports.panels import chart_unit, usage_panels
+from slurmkit_accounting.reports.panels import usage_panels
 from slurmkit_accounting.reports.provenance import closed_months
 from slurmkit_accounting.reports.selection import count_doubtful_runs, unknown_names
 from slurmkit_accounting.reports.tally import COLUMNS, Tally, run_outcome
@@ -60,15 +60,13 @@ def usage_report(
         LedgerError: when the ledger cannot be read.
     """
     _check_window(question)
-    unit = chart_unit(question.window)
-    units = {name for name in by if name in UNITS} | ({unit} if panels else set())
     with ledger.transaction() as connection:
-        asked = replace(question, units=frozenset(units))
-        counted = CountedUsage(connection, asked, None if panels else by)
+        asked = replace(question, units=frozenset(name for name in by if name in UNITS))
+        counted = CountedUsage(connection, asked, by)
         rows = _sorted_rows(counted.rows(by), by, counted)
         corrections = _sorted_rows(counted.corrected(by), [*by, _CORRECTION], counted)
         meta = _meta(ledger, connection, counted, by)
-        charts = usage_panels(counted, unit) if panels else ()
+        charts = usage_panels(connection, question, counted, by) if panels else ()
         burn_down = burn_down_panels(connection, question) if panels else ()
     keys = [Column(name) for name in by]
     if corrections:

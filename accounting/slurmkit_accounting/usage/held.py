@@ -10,7 +10,7 @@ added or subtracted; for an edge within an hour, so are the runs that start or e
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, pairwise
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import BigInteger, Connection, Select, Table, bindparam, cast, func, select
 
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.usage import (
     COUNTED,
     DAY,
@@ -43,6 +44,8 @@ from slurmkit_accounting.usage.partial import Edges, Sums, load_runs_changing
 
 _RUNS = RATES.index("runs")
 _AT_ONCE = 50_000
+_UNDIVIDED = 2  # edges of a window
+_FEW_KEYS = 500  # whose rows the database picks; SQLite before 3.32 takes 999 parameters
 
 
 class _Changes(NamedTuple):
@@ -69,14 +72,26 @@ class EndedUsage:
     """The usage of ended runs in the parts of a window.
 
     Attributes:
-        keys: every usage key that may have usage in the window.
+        keys: every usage key that is wanted and may have usage in the window.
+
+    Args:
+        connection: to the ledger.
+        edges: epoch seconds at which the window begins, is divided, and ends.
+        wanted: whether the usage of a key is.
     """
 
-    def __init__(self, connection: Connection, edges: Edges) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        edges: Edges,
+        wanted: Callable[[UsageKey], bool] = lambda _: True,
+    ) -> None:
         self._connection = connection
         self._edges = edges
         self._midnights = [_nearer_midnight(edge) for edge in edges]
-        self._ids, self.keys = self._load_keys()
+        self._ids, self.keys = self._load_keys(wanted)
+        few = len(self.keys) <= _FEW_KEYS
+        self._few: tuple[int, ...] | None = tuple(self._ids.tolist()) if few else None
         self._places: dict[UsageKey, int] = {}
         self._groups_of_id: list[Numbers] = []
         self._groups = 0
@@ -120,15 +135,22 @@ class EndedUsage:
             yield np.concatenate([held, before.runs[:, None], counted], axis=1)
             before = after
 
-    def _load_keys(self) -> tuple[Numbers, list[UsageKey]]:
-        """Load the ids and the keys of what has usage in a month of the window."""
+    def _load_keys(self, wanted: Callable[[UsageKey], bool]) -> tuple[Numbers, list[UsageKey]]:
+        """Load the ids and the keys of what is wanted and has usage in a month of the window."""
         first = month_begin(min(self._edges[0], self._midnights[0]))
         last = max(self._edges[-1], self._midnights[-1])
+        found = once(
+            self._connection, ("used keys", first, last), lambda: self._load_used_keys(first, last)
+        )
+        kept = [pair for pair in found if wanted(pair[1])]
+        return np.array([number for number, _ in kept], np.int64), [key for _, key in kept]
+
+    def _load_used_keys(self, first: int, last: int) -> list[tuple[int, UsageKey]]:
         used = select(usage_months.c.key_id).where(usage_months.c.bin.between(first, last))
         some = used.distinct().subquery()
         query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
-        found = self._connection.execute(query.join(some, some.c.key_id == usage_keys.c.id)).all()
-        return np.array([row[0] for row in found], np.int64), [UsageKey(*row[1:]) for row in found]
+        found = self._connection.execute(query.join(some, some.c.key_id == usage_keys.c.id))
+        return [(row[0], UsageKey(*row[1:])) for row in found]
 
     def _held_at(self, midnight: int) -> Numbers:
         """Return what is held at a midnight, counted from the nearer begin of a month."""
@@ -215,13 +237,35 @@ class EndedUsage:
         total = self._zeros(names)
         if begin >= end or not self._groups:
             return total
-        span = {"begin": begin, "end": end}
-        with self._connection.execute(_sums_by_key(table, tuple(names)), span) as found:
+        asked = (table, tuple(names), begin, end, self._few)
+        if len(self._edges) > _UNDIVIDED:
+            for rows in self._load_sums(*asked):
+                self._add(total, rows)
+            return total
+        # Reports of a page that do not divide its window by time ask for the same sums.
+        name = ("usage sums", table.name, *asked[1:])
+        for rows in once(self._connection, name, lambda: list(self._load_sums(*asked))):
+            self._add(total, rows)
+        return total
+
+    def _load_sums(
+        self,
+        table: Table,
+        names: tuple[str, ...],
+        begin: int,
+        end: int,
+        few: tuple[int, ...] | None,
+    ) -> Iterator[Numbers]:
+        """Yield rows of key id and sums over the bins that begin in [begin, end)."""
+        span: dict[str, Any] = {"begin": begin, "end": end}
+        if few is not None:
+            span["few"] = few
+        query = _sums_by_key(table, names, is_of_few=few is not None)
+        with self._connection.execute(query, span) as found:
             for some in found.partitions():
                 numbers = len(some) * (len(names) + 1)
                 flat = np.fromiter(chain.from_iterable(some), np.int64, numbers)
-                self._add(total, flat.reshape(len(some), -1))
-        return total
+                yield flat.reshape(len(some), -1)
 
     def _add(self, total: Numbers, rows: Numbers) -> None:
         """Add rows of key id and numbers to the rows of their groups."""
@@ -242,12 +286,20 @@ class EndedUsage:
 
 
 @cache  # a balance asks this many times, and to build it takes as long as to run it
-def _sums_by_key(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the sums of columns over the bins that begin in [:begin, :end)."""
+def _sums_by_key(table: Table, names: tuple[str, ...], *, is_of_few: bool) -> Select[Any]:
+    """Return the query for the sums of columns over the bins that begin in [:begin, :end).
+
+    Args:
+        table: of usage.
+        names: the columns.
+        is_of_few: whether only the keys :few are asked for.
+    """
     # PostgreSQL sums into `numeric`, which Python would get as slow Decimals.
     sums = [cast(func.sum(table.c[name]), BigInteger) for name in names]
     where = (table.c.bin >= bindparam("begin"), table.c.bin < bindparam("end"))
     query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
+    if is_of_few:
+        query = query.where(table.c.key_id.in_(bindparam("few", expanding=True)))
     return query.execution_options(yield_per=_AT_ONCE)
 
 
@@ -267,6 +319,12 @@ def rows_in_use(table: Numbers) -> Iterator[tuple[int, Sums]]:
     """Yield the place and the sums of the rows of a table that are not all zeros."""
     places = np.flatnonzero(table.any(axis=1))
     yield from zip(places.tolist(), map(tuple, table[places].tolist()), strict=True)
+
+
+def places_in_use(table: Numbers) -> list[int]:
+    """Return the places of the rows of a table that are not all zeros."""
+    places: list[int] = np.flatnonzero(table.any(axis=1)).tolist()
+    return places
 
 
 def month_begin(time: int) -> int:
