@@ -56,7 +56,7 @@ def page() -> str:
     # Not empty in the first second of a month; links mean this window later, too.
     begin, end = (zone.show(edge).replace(" ", "T") for edge in (first, max(now, first + 1)))
     site = Asked("usage", begin, end, zone_name())
-    choices = whose_hours(who, _usage(site, by=("pi", "user")), first)
+    choices = whose_hours(who, lambda: _usage(site, by=("pi", "user")), first)
     whose = chosen(choices, request.args.get("of", ""))
     role = whose.role
     asked = replace(site, filters=whose.filters)

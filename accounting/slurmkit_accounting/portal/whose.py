@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from flask import g
@@ -55,18 +55,18 @@ class Whose(NamedTuple):
         return {"of": self.name}
 
 
-def whose_hours(who: Reader, by_pi_and_user: Report, begin: int) -> list[Whose]:
+def whose_hours(who: Reader, count_by_pi_and_user: Callable[[], Report], begin: int) -> list[Whose]:
     """Return what Home can show to a reader; what they see first comes first.
 
     Args:
         who: the reader.
-        by_pi_and_user: the GPU-hours of the month that they may see.
+        count_by_pi_and_user: reports the GPU-hours of the month that they may see.
         begin: of the month, epoch seconds.
     """
     if who.permission.scope.is_everything:
         return [Whose(OPERATOR, "GPU-hours of the whole site", "The site", "site", {})]
     own_names = _own_names(who, begin)
-    groups = list(_groups(who, by_pi_and_user, own_names))
+    groups = list(_groups(who, count_by_pi_and_user(), own_names))
     filters = {"user": own_names} if groups else {}
     own = Whose(RESEARCHER, "Your GPU-hours", "Your own runs", "own", filters)
     first = [one for one in groups if one.name == "group"]

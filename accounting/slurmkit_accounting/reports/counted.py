@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.calendar import UNITS, WindowPart, Zone, split_window
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.ledger.schema.usage import HOUR, SUMS
 from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, Dimensions
@@ -24,7 +25,7 @@ from slurmkit_accounting.reports.question import CLOCKS_AHEAD, EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.reports.tally import Tally, run_outcome
 from slurmkit_accounting.sacct.values import LATEST_TIME
-from slurmkit_accounting.usage.bins import NO_GPU, UsageKey
+from slurmkit_accounting.usage.bins import NO_GPU, UsageKey, UsageRun, held_per_second
 from slurmkit_accounting.usage.closed_months import (
     ClosedMonth,
     load_closed_months,
@@ -33,6 +34,7 @@ from slurmkit_accounting.usage.closed_months import (
 from slurmkit_accounting.usage.partial import (
     Sums,
     gpu_use_moved_to_when_it_was,
+    load_open_runs,
     usage_while_suspended,
 )
 from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, query_single_runs
@@ -102,12 +104,19 @@ class CountedUsage:
         connection: to the ledger.
         question: what to count.
         by: the dimensions that `rows` will be asked for; None for any.
+        only_gpus: whether only GPU-hours will be asked for, which is faster.
     """
 
     def __init__(
-        self, connection: Connection, question: Question, by: Sequence[str] | None = None
+        self,
+        connection: Connection,
+        question: Question,
+        by: Sequence[str] | None = None,
+        *,
+        only_gpus: bool = False,
     ) -> None:
         self.question = question
+        self._only_gpus = only_gpus
         self.rates = Rates()
         self.dimensions = Dimensions(connection, self.rates)
         self.closings = _closings_within(connection, question)
@@ -254,7 +263,9 @@ class CountedUsage:
             self._count_ended_runs(connection, asked, (alike, users), by, as_closed, closed)
         single: dict[tuple[int, int], Sums] = {}
         of_users: set[tuple[int, int]] = set()
-        for part, key, sums in query_single_runs(connection, asked):
+        # A closed month is compared also with usage that is not wanted.
+        open_runs = None if any(as_closed) else self._wanted_open_runs(connection)
+        for part, key, sums in query_single_runs(connection, asked, open_runs):
             if as_closed[part]:
                 there = closed.get((part, key), _NOTHING)
                 closed[part, key] = tuple(map(add, there, sums))
@@ -280,13 +291,14 @@ class CountedUsage:
         from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
 
         any_closed = any(as_closed)
-        ended = held.EndedUsage(
-            connection, asked.edges, (lambda _: True) if any_closed else self._is_wanted
-        )
+        wanted = self._wanted_keys(connection)
+        asked_for = held.load_used_keys(connection, self.edges) if any_closed else wanted
+        ended = held.EndedUsage(connection, asked.edges, asked_for, only_gpus=self._only_gpus)
+        shown = {key for _, key in wanted} if any_closed else ()
         alike, users = groups
         groupings: list[list[int]] = [[], []]
         for key in ended.keys:
-            if any_closed and not self._is_wanted(key):
+            if any_closed and key not in shown:
                 numbers = (-1, -1)
             else:
                 of_alike, of_user = self._groups_of(key, by)
@@ -306,6 +318,33 @@ class CountedUsage:
                 self.of_users += [
                     (part, users.first[place]) for place in held.places_in_use(of_users)
                 ]
+
+    def _wanted_keys(self, connection: Connection) -> list[tuple[int, UsageKey]]:
+        """Return the ids and keys that match the question; some have no usage in its window."""
+        from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
+
+        question = self.question
+        if question.scope.is_everything:
+            keys = held.load_used_keys(connection, self.edges)
+        else:
+            keys = self.dimensions.shown_keys(connection, question.scope)
+        if not question.filters.keys() - set(UNITS):
+            return keys
+        return [pair for pair in keys if self.dimensions.matches(pair[1], question.filters)]
+
+    def _wanted_open_runs(self, connection: Connection) -> list[UsageRun]:
+        """Return the runs without an end that match the question."""
+        question = self.question
+        name = ("open runs", question.now, question.scope, tuple(question.filters.items()))
+        return once(
+            connection,
+            name,
+            lambda: [
+                run
+                for run in load_open_runs(connection, question.now)
+                if any(self._is_wanted(key) for key, _ in held_per_second(run))
+            ],
+        )
 
     def _groups_of(self, key: UsageKey, by: Sequence[str] | None) -> tuple[object, object]:
         """Return what the report need not tell a key apart from, and what not from its user."""

@@ -46,7 +46,7 @@ def usage_panels(
     """
     unit = chart_unit(question.window)
     in_time = replace(question, units=frozenset((unit,)))
-    over_time = CountedUsage(connection, in_time, (unit, "gpu_type"))
+    over_time = CountedUsage(connection, in_time, (unit, "gpu_type"), only_gpus=True)
     of_people = counted if "user" in by else CountedUsage(connection, question, ("user",))
     return (
         _over_time(over_time, unit),

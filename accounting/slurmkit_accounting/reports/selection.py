@@ -24,7 +24,7 @@ from slurmkit_accounting.calendar import UNITS
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import DOUBTFUL, LONG, OPEN, runs
-from slurmkit_accounting.ledger.schema.usage import DAY, usage_keys
+from slurmkit_accounting.ledger.schema.usage import DAY
 from slurmkit_accounting.reports.counted import CountedUsage, Question
 from slurmkit_accounting.reports.dimensions import Dimensions
 from slurmkit_accounting.reports.rates import Rates
@@ -199,13 +199,8 @@ class RunSelection:
 
     def _load_shown_users(self, people: Mapping[str, tuple[str, ...]]) -> list[str]:
         """Load the users; those with open runs by these: the usage tables lack them."""
-        shown = {
-            key.user
-            for key in _all_keys(self._connection)
-            if self.dimensions.shown(key, self.question.scope)
-            and self.dimensions.matches(key, people)
-        }
-        return sorted(shown)
+        shown = _shown_keys(self._connection, self.question, self.dimensions)
+        return sorted({key.user for key in shown if self.dimensions.matches(key, people)})
 
 
 def unknown_names(
@@ -218,7 +213,7 @@ def unknown_names(
     asked = {name: values for name, values in question.filters.items() if name not in UNITS}
     if not asked:
         return ()
-    keys = [key for key in _all_keys(connection) if dimensions.shown(key, question.scope)]
+    keys = _shown_keys(connection, question, dimensions)
     notes = []
     for name, values in asked.items():
         known = sorted({dimensions.of(name, key) for key in keys})
@@ -232,14 +227,22 @@ def unknown_names(
     return tuple(notes)
 
 
-def _all_keys(connection: Connection) -> Collection[UsageKey]:
-    """Return the usage keys of all runs; the usage tables lack runs without an end."""
-    return once(connection, "usage keys", lambda: frozenset(_load_all_keys(connection)))
+def _shown_keys(
+    connection: Connection, question: Question, dimensions: Dimensions
+) -> Collection[UsageKey]:
+    """Return the usage keys of all runs, also of those without an end, that a reader may see."""
+    scope = question.scope
+    return once(
+        connection,
+        ("shown keys of all runs", scope),
+        lambda: {
+            *(key for _, key in dimensions.shown_keys(connection, scope)),
+            *(key for key in _keys_of_open_runs(connection) if dimensions.shown(key, scope)),
+        },
+    )
 
 
-def _load_all_keys(connection: Connection) -> Iterator[UsageKey]:
-    for row in connection.execute(select(*(usage_keys.c[name] for name in UsageKey._fields))):
-        yield UsageKey(*row)
+def _keys_of_open_runs(connection: Connection) -> Iterator[UsageKey]:
     known_eras = load_eras(connection)
     for row in connection.execute(select(*(runs.c[n] for n in _KEY_COLUMNS)).where(text(OPEN))):
         yield from usage_keys_of(row, known_eras)

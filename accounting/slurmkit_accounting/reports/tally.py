@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from operator import add
 from typing import NamedTuple, TypeAlias
@@ -120,9 +120,10 @@ class Tally:
 
     def gpu_hours(self, rates: Rates) -> Fraction:
         """Return the GPU-hours, in whole GPUs."""
-        return sum(
-            (_hours(rates, of[:2], seconds) for of, seconds in self._gpu_seconds().items()), _ZERO
-        )
+        hours = _WeightedSeconds()
+        for (gpu_type, partition, *_), seconds in self._gpu_seconds().items():
+            hours.add(rates, gpu_type, partition, seconds)
+        return hours.hours
 
     def values(self, rates: Rates, parts: list[WindowPart]) -> dict[str, Value]:
         """Return the values of `COLUMNS`."""
@@ -159,12 +160,12 @@ class Tally:
         )
         if not self.tracked:
             return dict.fromkeys(names)
-        totals: dict[str, Fraction] = defaultdict(Fraction)
-        for (*of, outcome, lost), seconds in self._gpu_seconds().items():
-            hours = _hours(rates, of, seconds)
+        totals: dict[str, _WeightedSeconds] = defaultdict(_WeightedSeconds)
+        for (gpu_type, partition, outcome, lost), seconds in self._gpu_seconds().items():
             for name in ("gpu_hours", f"gpu_hours_{outcome}", *(["gpu_hours_lost"] * lost)):
-                totals[name] += hours
-        values: dict[str, Value] = {name: float(totals[name]) for name in names}
+                totals[name].add(rates, gpu_type, partition, seconds)
+        values: dict[str, Value] = dict.fromkeys(names, 0.0)
+        values |= {name: float(each.hours) for name, each in totals.items()}
         return values | self._measured_gpu_hours(rates)
 
     def _measured_gpu_hours(self, rates: Rates) -> dict[str, Value]:
@@ -172,16 +173,13 @@ class Tally:
 
         Both count in full where a run ends.
         """
-        used_ms: Counter[tuple[str, str]] = Counter()
-        measured_ms: Counter[tuple[str, str]] = Counter()
+        used_ms, measured_ms = _WeightedSeconds(), _WeightedSeconds()
         for detail, sums in self._details.items():
-            of = (detail.gpu_type, detail.partition)
-            used_ms[of] += sums[SUM_INDEX["gpu_used_ms"]]
-            measured_ms[of] += sums[SUM_INDEX["gpu_measured_ms"]]
-        used, measured = (
-            sum((_hours(rates, of, ms) / 1000 for of, ms in each.items()), _ZERO)
-            for each in (used_ms, measured_ms)
-        )
+            if sums[SUM_INDEX["gpu_measured_ms"]]:
+                of = (rates, detail.gpu_type, detail.partition)
+                used_ms.add(*of, sums[SUM_INDEX["gpu_used_ms"]])
+                measured_ms.add(*of, sums[SUM_INDEX["gpu_measured_ms"]])
+        used, measured = used_ms.hours / 1000, measured_ms.hours / 1000
         if not measured:
             return dict.fromkeys(_MEASURED)
         return {"gpu_hours_used": float(used), "gpu_hours_measured": float(measured)}
@@ -248,10 +246,22 @@ class Tally:
                 yield hours, rates.gib_hour(day)
 
 
-def _hours(rates: Rates, of: Sequence[str], seconds: int) -> Fraction:
-    """Return seconds of a GPU type and partition as hours of whole GPUs."""
-    gpu_type, partition = of
-    return (rates.kind(gpu_type, partition).weight or _ZERO) * seconds / _HOUR
+class _WeightedSeconds:
+    """Seconds of GPUs by what they count as; only sums become fractions, which are slow."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Fraction, int] = {}
+
+    def add(self, rates: Rates, gpu_type: str, partition: str, seconds: int) -> None:
+        """Add seconds of a GPU type in a partition."""
+        weight = rates.kind(gpu_type, partition).weight or _ZERO
+        self._seconds[weight] = self._seconds.get(weight, 0) + seconds
+
+    @property
+    def hours(self) -> Fraction:
+        """Hours of whole GPUs."""
+        weighted = (weight * seconds for weight, seconds in self._seconds.items())
+        return sum(weighted, _ZERO) / _HOUR
 
 
 def run_outcome(state: str) -> str:

@@ -10,7 +10,7 @@ added or subtracted; for an edge within an hour, so are the runs that start or e
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, pairwise
@@ -44,6 +44,7 @@ from slurmkit_accounting.usage.partial import Edges, Sums, load_runs_changing
 
 _RUNS = RATES.index("runs")
 _AT_ONCE = 50_000
+_GPU_COLUMNS = frozenset(("gpu_seconds", "gpus"))
 _UNDIVIDED = 2  # edges of a window
 _FEW_KEYS = 500  # whose rows the database picks; SQLite before 3.32 takes 999 parameters
 
@@ -77,21 +78,27 @@ class EndedUsage:
     Args:
         connection: to the ledger.
         edges: epoch seconds at which the window begins, is divided, and ends.
-        wanted: whether the usage of a key is.
+        keys: ids and keys, of those of `load_used_keys`; None for all of them.
+        only_gpus: whether only `gpu_seconds` are asked for; the other sums are not whole then.
     """
 
     def __init__(
         self,
         connection: Connection,
         edges: Edges,
-        wanted: Callable[[UsageKey], bool] = lambda _: True,
+        keys: Sequence[tuple[int, UsageKey]] | None = None,
+        *,
+        only_gpus: bool = False,
     ) -> None:
         self._connection = connection
         self._edges = edges
+        self._columns = _GPU_COLUMNS if only_gpus else frozenset(USAGE_COLUMNS)
         self._midnights = [_nearer_midnight(edge) for edge in edges]
-        self._ids, self.keys = self._load_keys(wanted)
-        few = len(self.keys) <= _FEW_KEYS
-        self._few: tuple[int, ...] | None = tuple(self._ids.tolist()) if few else None
+        wanted = load_used_keys(connection, edges) if keys is None else keys
+        self.keys = [key for _, key in wanted]
+        self._ids = np.array([number for number, _ in wanted], np.int64)
+        is_few = len(wanted) <= _FEW_KEYS
+        self._few: tuple[int, ...] | None = tuple(self._ids.tolist()) if is_few else None
         self._places: dict[UsageKey, int] = {}
         self._groups_of_id: list[Numbers] = []
         self._groups = 0
@@ -134,23 +141,6 @@ class EndedUsage:
             counted += after.counted - before.counted
             yield np.concatenate([held, before.runs[:, None], counted], axis=1)
             before = after
-
-    def _load_keys(self, wanted: Callable[[UsageKey], bool]) -> tuple[Numbers, list[UsageKey]]:
-        """Load the ids and the keys of what is wanted and has usage in a month of the window."""
-        first = month_begin(min(self._edges[0], self._midnights[0]))
-        last = max(self._edges[-1], self._midnights[-1])
-        found = once(
-            self._connection, ("used keys", first, last), lambda: self._load_used_keys(first, last)
-        )
-        kept = [pair for pair in found if wanted(pair[1])]
-        return np.array([number for number, _ in kept], np.int64), [key for _, key in kept]
-
-    def _load_used_keys(self, first: int, last: int) -> list[tuple[int, UsageKey]]:
-        used = select(usage_months.c.key_id).where(usage_months.c.bin.between(first, last))
-        some = used.distinct().subquery()
-        query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
-        found = self._connection.execute(query.join(some, some.c.key_id == usage_keys.c.id))
-        return [(row[0], UsageKey(*row[1:])) for row in found]
 
     def _held_at(self, midnight: int) -> Numbers:
         """Return what is held at a midnight, counted from the nearer begin of a month."""
@@ -235,17 +225,18 @@ class EndedUsage:
     def _sum(self, table: Table, names: Sequence[str], begin: int, end: int) -> Numbers:
         """Sum columns over the bins that begin in [begin, end), by group."""
         total = self._zeros(names)
-        if begin >= end or not self._groups:
+        places = [place for place, name in enumerate(names) if name in self._columns]
+        if begin >= end or not self._groups or not places:
             return total
-        asked = (table, tuple(names), begin, end, self._few)
+        asked = (table, tuple(names[place] for place in places), begin, end, self._few)
         if len(self._edges) > _UNDIVIDED:
             for rows in self._load_sums(*asked):
-                self._add(total, rows)
+                self._add(total, places, rows)
             return total
         # Reports of a page that do not divide its window by time ask for the same sums.
         name = ("usage sums", table.name, *asked[1:])
         for rows in once(self._connection, name, lambda: list(self._load_sums(*asked))):
-            self._add(total, rows)
+            self._add(total, places, rows)
         return total
 
     def _load_sums(
@@ -267,8 +258,8 @@ class EndedUsage:
                 flat = np.fromiter(chain.from_iterable(some), np.int64, numbers)
                 yield flat.reshape(len(some), -1)
 
-    def _add(self, total: Numbers, rows: Numbers) -> None:
-        """Add rows of key id and numbers to the rows of their groups."""
+    def _add(self, total: Numbers, places: Sequence[int], rows: Numbers) -> None:
+        """Add rows of key id and numbers to the rows of their groups, in some of the columns."""
         for of_id in self._groups_of_id:
             groups = of_id[np.minimum(rows[:, 0], len(of_id) - 1)]
             order = np.argsort(groups, kind="stable")
@@ -279,10 +270,32 @@ class EndedUsage:
                 for column in rows[order, 1:].T:
                     refuse_overflow(column, first)
                 added = np.add.reduceat(rows[order, 1:], first, axis=0)
-                total[groups[first]] = _plus(total[groups[first]], added)
+                cells = np.ix_(groups[first], np.array(places, np.int64))
+                total[cells] = _plus(total[cells], added)
 
     def _zeros(self, names: Sequence[str]) -> Numbers:
         return np.zeros((self._groups, len(names)), np.int64)
+
+
+def load_used_keys(connection: Connection, edges: Edges) -> list[tuple[int, UsageKey]]:
+    """Return the ids and keys of what has usage in a month of a window; nobody may change them."""
+    first, last = used_months(edges)
+    return once(connection, ("used keys", first, last), lambda: _load_keys(connection, first, last))
+
+
+def used_months(edges: Edges) -> tuple[int, int]:
+    """Return the begin of the first month, and a time in the last one, whose keys may be used."""
+    return month_begin(min(edges[0], _nearer_midnight(edges[0]))), max(
+        edges[-1], _nearer_midnight(edges[-1])
+    )
+
+
+def _load_keys(connection: Connection, first: int, last: int) -> list[tuple[int, UsageKey]]:
+    used = select(usage_months.c.key_id).where(usage_months.c.bin.between(first, last))
+    some = used.distinct().subquery()
+    query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
+    found = connection.execute(query.join(some, some.c.key_id == usage_keys.c.id))
+    return [(row[0], UsageKey(*row[1:])) for row in found]
 
 
 @cache  # a balance asks this many times, and to build it takes as long as to run it

@@ -21,6 +21,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
 from slurmkit_accounting.ledger.schema.types import begins_with
 from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
@@ -63,8 +64,17 @@ def load_runs_changing(connection: Connection, begin: int, end: int) -> Iterator
 
 def usage_of_open_runs(connection: Connection, edges: Edges, now: int) -> Iterator[PartialUsage]:
     """Compute usage of runs without an end up to now; if gone from sacct, up to `last_seen`."""
-    where = (text(OPEN), runs.c.start < edges[-1])
-    return _split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
+    return split_usage(load_open_runs(connection, now), edges)
+
+
+def load_open_runs(connection: Connection, now: int) -> list[UsageRun]:
+    """Return the runs without an end, each with the time up to which it counts as its end."""
+    where = (text(OPEN), runs.c.start.is_not(None))
+    return once(
+        connection,
+        ("open runs", now),
+        lambda: [run for _, run in load_runs_with_ends(connection, now, where)],
+    )
 
 
 def usage_of_job(
@@ -72,7 +82,7 @@ def usage_of_job(
 ) -> Iterator[PartialUsage]:
     """Compute usage of the runs of one job: `12` (with all its parts) or `12_3`."""
     where = (is_of_job(job), runs.c.start < edges[-1])
-    return _split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
+    return split_usage((run for _, run in load_runs_with_ends(connection, now, where)), edges)
 
 
 def gpu_use_moved_to_when_it_was(
@@ -132,7 +142,7 @@ def usage_of_retracted_runs(
         run._replace(end=now if run.end is None else run.end)
         for run in (UsageRun(*row) for row in rows)
     )
-    return _split_usage(found, edges)
+    return split_usage(found, edges)
 
 
 def usage_while_suspended(
@@ -249,10 +259,14 @@ def _unmeasured(run: UsageRun) -> UsageRun:
     )
 
 
-def _split_usage(some: Iterable[UsageRun], edges: Edges) -> Iterator[PartialUsage]:
+def split_usage(some: Iterable[UsageRun], edges: Edges) -> Iterator[PartialUsage]:
     """Compute usage of runs in each part of a window."""
+    parts = list(enumerate(pairwise(edges)))
     for run in some:
-        for part, (begin, end) in enumerate(pairwise(edges)):
+        start, until = run.start or 0, run.end or 0
+        for part, (begin, end) in parts:
+            if until < begin or end <= start:
+                continue
             for key, sums in usage_in_window(run, begin, end):
                 yield PartialUsage(part, key, sums)
 

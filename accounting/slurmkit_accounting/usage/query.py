@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from slurmkit_accounting.ledger.schema.usage import SUMS
 from slurmkit_accounting.usage import partial
-from slurmkit_accounting.usage.bins import UsageKey
+from slurmkit_accounting.usage.bins import UsageKey, UsageRun
 from slurmkit_accounting.usage.partial import Edges, Sums
 
 SUM_INDEX = {name: index for index, name in enumerate(SUMS)}
@@ -61,14 +61,21 @@ def query_usage(connection: Connection, asked: UsageQuery) -> UsageCells:
 
 
 def query_single_runs(
-    connection: Connection, asked: UsageQuery
+    connection: Connection, asked: UsageQuery, open_runs: list[UsageRun] | None = None
 ) -> Iterator[tuple[int, UsageKey, Sums]]:
     """Yield what the usage tables lack: runs without an end, or the runs of one job.
 
     With `skip_suspended`, the usage while suspended follows as amounts below 0.
+
+    Args:
+        connection: to the ledger.
+        asked: which usage.
+        open_runs: of these runs without an end alone; None for all of them.
     """
     if asked.job is None:
-        single = partial.usage_of_open_runs(connection, asked.edges, asked.now)
+        if open_runs is None:
+            open_runs = partial.load_open_runs(connection, asked.now)
+        single = partial.split_usage(open_runs, asked.edges)
     else:
         single = partial.usage_of_job(connection, asked.job, asked.edges, asked.now)
     for part, key, sums in single:
