@@ -13,16 +13,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from tests.bench import executor, gpu_use, ingest, queue, reports, ssh, start, submit, tui, views
+from tests.bench import (
+    executor,
+    gpu_use,
+    ingest,
+    portal,
+    queue,
+    reports,
+    ssh,
+    start,
+    submit,
+    tui,
+    views,
+)
 from tests.bench.history import JOBS
 from tests.bench.lab import RUNS, Budget, Lab, say
 from tests.bench.load import fill
 
 PARTS = (
-    "start", "executor", "queue", "submit", "ssh", "tui", "views", "report", "gpu_use", "ledger",
-    "ingest",
+    "start", "executor", "queue", "submit", "ssh", "tui", "views", "report", "portal", "gpu_use",
+    "ledger", "ingest",
 )  # fmt: skip
-_WITHOUT_CLUSTER = {"views", "report", "gpu_use", "ledger"}
+_WITHOUT_CLUSTER = {"views", "report", "portal", "gpu_use", "ledger"}
 ASKED = (*PARTS, "pyslurm")  # only by name: it needs a cluster of 26.05
 _HEAD = "| what | measured | limit | of that | holds |\n|---|---|---|---|---|"
 
@@ -54,7 +66,8 @@ def measure(lab: Lab, parts: list[str], sizes: list[int], history: int) -> Itera
 
 
 def _on_this_machine(parts: list[str]) -> Iterator[Budget]:
-    for part, module in (("report", reports), ("gpu_use", gpu_use), ("views", views)):
+    modules = {"report": reports, "portal": portal, "gpu_use": gpu_use, "views": views}
+    for part, module in modules.items():
         if part in parts:
             yield from module.budgets()
 

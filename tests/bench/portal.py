@@ -7,30 +7,40 @@ SLURMKIT_TEST_POSTGRES, which must be empty, they are there; else in a SQLite fi
 from __future__ import annotations
 
 import datetime as dt
+import multiprocessing
 import os
+import random
+import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.ingest.file import SacctFile, ingest_file
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
 from slurmkit_accounting.people.model import Directory, GroupEntry, PersonEntry
 from slurmkit_accounting.people.sync import PeopleData, sync_people
 from slurmkit_accounting.portal.app import portal_application
 from slurmkit_accounting.portal.context import Portal
+from slurmkit_accounting.portal.listener import THREADS
 from slurmkit_accounting.portal.login_limits import LoginLimits
 from slurmkit_accounting.portal.sessions import SessionStore
 from slurmkit_accounting.portal.settings import PortalSection
 from slurmkit_accounting.portal.view_log import ViewLog
+from slurmkit_accounting.sacct.query import SACCT_FIELDS
 from slurmkit_accounting.service.permissions import Permissions
+from slurmkit_accounting.service.server import serving_on
 from sqlalchemy import text
 
 from slurmkit.testing import FakeSlurm
+from tests.bench import ingest
 from tests.bench.lab import Budget, median_ms, say
 from tests.bench.reports import JOBS, RUNS, USERS, Shape, fill
 
@@ -41,6 +51,9 @@ YEARS = (2025, 2026)
 GROUP = 10  # people of a group; the first is its PI
 PI, MEMBER = "user10", "user11"
 LIMIT = 200  # ms
+PEOPLE, READING = 50, 20  # people who click, and the seconds that each looks at a page, on average
+ROWS = 300_000  # of an ingest beside them
+TIMES = 1.2
 PAGES = {
     MEMBER: {
         "Home": "/",
@@ -85,6 +98,7 @@ def budgets(jobs: int = JOBS) -> Iterator[Budget]:
             job = (jobs // USERS - 1) * USERS + 11  # one of the last ones of the MEMBER
             for who, path, name in _pages():
                 yield _measured(ledger, Path(folder), who, name, path.format(job=job))
+        yield from _beside_an_ingest(url, Path(folder))
 
 
 def make_ledger(url: str, jobs: int) -> None:
@@ -130,7 +144,7 @@ def _pages() -> Iterator[tuple[str, str, str]]:
 
 
 def _measured(ledger: Ledger, folder: Path, who: str, name: str, path: str) -> Budget:
-    client = _application(ledger, folder).test_client()
+    client = _application(lambda: nullcontext(ledger), folder).test_client()
     seconds = []
     for _ in range(RUNS + 1):  # the first compiles the templates and logs in
         begun = time.perf_counter()
@@ -141,7 +155,74 @@ def _measured(ledger: Ledger, folder: Path, who: str, name: str, path: str) -> B
     return Budget(name, took, f"{LIMIT} ms", None, took < LIMIT)
 
 
-def _application(ledger: Ledger, folder: Path) -> Any:
+def _beside_an_ingest(url: str, folder: Path) -> Iterator[Budget]:
+    """The service's process ingests while it answers; the people are another process."""
+    ingest.write(folder / "dump.txt", ROWS)
+    say(f"ingesting {ROWS:,} rows, alone and beside {PEOPLE} people")
+    alone = _ingest(url, folder, "alone")
+    path = folder / "portal.sock"
+    app = _application(lambda: open_for_reading(url), folder)
+    context = multiprocessing.get_context("spawn")
+    stop, times = context.Event(), context.Queue()
+    people = context.Process(target=click, args=(str(path), stop, times))
+    with serving_on(f"unix:{path}", app, THREADS):
+        people.start()
+        beside = _ingest(url, folder, "beside")
+        stop.set()
+        seconds = times.get()
+        people.join()
+    what = f"portal, ingest of {ROWS:,} rows beside {PEOPLE} people"
+    holds = beside <= TIMES * alone
+    yield Budget(what, beside * 1000, f"{TIMES} × the same alone", alone * 1000, holds)
+    took = median_ms(seconds)
+    yield Budget(f"the same, their {len(seconds)} pages", took, f"{LIMIT} ms", None, took < LIMIT)
+
+
+def _ingest(url: str, folder: Path, cluster: str) -> float:
+    """Read the dump as the runs of a cluster of its own; return the seconds."""
+    with open_for_writing(url) as ledger, (folder / "dump.txt").open("rb") as stream:
+        begun = time.perf_counter()
+        file = SacctFile(cluster, stream, cluster, SACCT_FIELDS, "|", find_zone("UTC"))
+        ingest_file(ledger, file)
+        return time.perf_counter() - begun
+
+
+def click(path: str, stop: Any, times: Any) -> None:
+    """Load pages as many people do, until `stop`; put the seconds of each page into `times`."""
+    seconds: list[float] = []
+    everybody = [
+        threading.Thread(target=_click_as, args=(number, path, stop, seconds))
+        for number in range(PEOPLE)
+    ]
+    for each in everybody:
+        each.start()
+    for each in everybody:
+        each.join()
+    times.put(seconds)
+
+
+def _click_as(number: int, path: str, stop: Any, seconds: list[float]) -> None:
+    """Of ten people, eight are members of groups, and one is a PI; one of all is an operator."""
+    chance = random.Random(number)
+    role = OPERATOR if number == 0 else PI if number % 10 == 1 else MEMBER
+    user = {OPERATOR: OPERATOR, PI: f"user{number // 10 * 10}"}.get(role, f"user{number * 10 + 1}")
+    pages = [page for page in PAGES[role].values() if "{job}" not in page]
+    wait = chance.random() * READING
+    while not stop.wait(wait):
+        connection = HTTPConnection(HOST)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(path)
+        begun = time.perf_counter()
+        connection.request("GET", chance.choice(pages), headers={"X-Remote-User": user})
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:  # not: too many pages at a time
+            seconds.append(time.perf_counter() - begun)
+        connection.close()
+        wait = chance.expovariate(1 / READING)
+
+
+def _application(open_ledger: Callable[[], AbstractContextManager[Ledger]], folder: Path) -> Any:
     section = PortalSection(
         login=("header",), listen="unix:/run/portal.sock", url=f"https://{HOST}"
     )
@@ -150,14 +231,14 @@ def _application(ledger: Ledger, folder: Path) -> Any:
     return portal_application(
         Portal(
             section=section,
-            open_ledger=lambda: nullcontext(ledger),
-            open_to_change=lambda: nullcontext(ledger),
+            open_ledger=open_ledger,
+            open_to_change=open_ledger,
             permissions=Permissions(ServiceSection(operators=(OPERATOR,)), slurm, log),
             sessions=SessionStore(
                 folder / "sessions", idle_seconds=3600, session_seconds=3600, clock=lambda: NOW
             ),
             limits=LoginLimits(lambda: NOW),
-            views=ViewLog(lambda: nullcontext(ledger), log, 30),
+            views=ViewLog(open_ledger, log, 30),
             check_password=lambda *_: None,  # type: ignore[arg-type, return-value]
             proxy_secret="",
             zone=find_zone("Europe/Berlin"),

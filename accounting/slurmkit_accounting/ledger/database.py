@@ -51,7 +51,7 @@ _FOR_WRITERS = (
 _CONNECT_SECONDS = 10
 _engines: dict[tuple[URL, bool], Engine] = {}
 _MOST_ENGINES = 8
-_remembered: ContextVar[dict[Hashable, Any] | None] = ContextVar("remembered", default=None)
+_reading: ContextVar[_Reading | None] = ContextVar("reading", default=None)
 ValueT = TypeVar("ValueT")
 
 
@@ -70,9 +70,16 @@ class Ledger:
     def transaction(self, *, rehearsal: bool = False) -> Iterator[Connection]:
         """Run one transaction. With `rehearsal=True`, always roll it back.
 
+        Within `reading_once`, it is part of the transaction of the whole block.
+
         Raises:
             LedgerError: for any error of the database, in one line.
         """
+        reading = _reading.get()
+        if reading is not None and reading.connection.engine is self.engine:
+            with translate_database_errors(self.source):
+                yield reading.connection
+            return
         with (
             translate_database_errors(self.source),
             self.engine.connect() as connection,
@@ -419,20 +426,27 @@ def _refuse_unknown(version: str, source: str) -> None:
         )
 
 
+class _Reading(NamedTuple):
+    """The transaction in which this thread reads everything, and what it has read with `once`."""
+
+    connection: Connection
+    remembered: dict[Hashable, Any]
+
+
 @contextmanager
-def reading_once() -> Iterator[None]:
-    """Remember what this thread reads with `once` until the end of the `with` block.
+def reading_once(ledger: Ledger) -> Iterator[None]:
+    """Read all of the `with` block in one transaction, and remember what is read with `once`.
 
     Several reports of one page need the same from the ledger. Outside of the block everything is
     read each time: a report shows the ledger as it is. Inside, nothing may change the ledger in
     this thread.
     """
-    before = _remembered.get()
-    _remembered.set({})
-    try:
-        yield
-    finally:
-        _remembered.set(before)
+    with ledger.transaction() as connection:
+        before = _reading.set(_Reading(connection, {}))
+        try:
+            yield
+        finally:
+            _reading.reset(before)
 
 
 def once(connection: Connection, name: Hashable, load: Callable[[], ValueT]) -> ValueT:
@@ -440,10 +454,9 @@ def once(connection: Connection, name: Hashable, load: Callable[[], ValueT]) -> 
 
     Nobody may change the value.
     """
-    remembered = _remembered.get()
-    if remembered is None:
+    reading = _reading.get()
+    if reading is None or reading.connection is not connection:
         return load()
-    key = (id(connection.engine), name)
-    if key not in remembered:
-        remembered[key] = load()
-    return cast("ValueT", remembered[key])
+    if name not in reading.remembered:
+        reading.remembered[name] = load()
+    return cast("ValueT", reading.remembered[name])

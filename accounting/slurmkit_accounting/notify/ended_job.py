@@ -8,9 +8,9 @@ wait for a log on a file system that hangs (`owners_files.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose.failure import explain_end
@@ -29,8 +29,9 @@ from slurmkit.jobs.lookup import (
 )
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit_accounting.calendar import Zone
+from slurmkit_accounting.ledger.coverage import is_covered, load_spans
 from slurmkit_accounting.ledger.database import Ledger
-from slurmkit_accounting.ledger.schema.runs import clusters, spans
+from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.notify.job_letter import FailedPart, JobLetter
 from slurmkit_accounting.notify.owners_files import NO_ANSWER, FileReader, OwnersFiles
 from slurmkit_accounting.notify.run_summary import (
@@ -126,11 +127,12 @@ class EndedJobs:
         with self._ledger.transaction() as connection:
             return load_ended_runs(connection, cluster, job_ids)
 
-    def read_until(self, cluster: str) -> int:
-        """Return until when the ledger has read sacct's jobs, in epoch seconds; 0 for never."""
-        query = select(func.max(spans.c.finish)).join(clusters).where(clusters.c.name == cluster)
+    def has_read(self, cluster: str, times: Iterable[int]) -> bool:
+        """Return whether the ledger has read what sacct lists of some times, in epoch seconds."""
         with self._ledger.transaction() as connection:
-            return connection.scalar(query) or 0
+            number = connection.scalar(select(clusters.c.id).where(clusters.c.name == cluster))
+            covered = [] if number is None else load_spans(connection, number)
+        return all(is_covered(covered, time) for time in times)
 
     def summary(self, cluster: str, ended: Sequence[EndedRun]) -> RunSummary:
         """Summarize runs of one job."""

@@ -177,8 +177,7 @@ class MailingPlan:
         ]
         if not all(event.never_started for event in missing):
             return False
-        until = max((event.at for event in missing), default=0)
-        return not missing or self._jobs.read_until(mailing.first.cluster) > until
+        return not missing or self._jobs.has_read(mailing.first.cluster, [e.at for e in missing])
 
     def _mailing(
         self, events: list[WaitingEvent], runs: _Runs, unfinished: _UsersArrays

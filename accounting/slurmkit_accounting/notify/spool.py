@@ -118,7 +118,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def never_started(self) -> bool:
-        """Whether the job has ended without having had nodes."""
+        """Whether the job had no nodes when it ended, mostly because it never started."""
         return self.facts.get("nodes") == _NO_NODES
 
     @property

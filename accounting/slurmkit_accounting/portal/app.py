@@ -168,7 +168,7 @@ def _admit(turns: PageTurns) -> AnyResponse | None:
         abort(HTTPStatus.SERVICE_UNAVAILABLE)
     g.ledger = g.stack.enter_context(portal().open_ledger())
     if request.method in {"GET", "HEAD"}:  # a form may change what was read
-        g.stack.enter_context(reading_once())
+        g.stack.enter_context(reading_once(g.ledger))
     g.reader = _reader(session)
     if g.reader is None:
         del g.reader

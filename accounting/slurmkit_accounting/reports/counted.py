@@ -19,7 +19,7 @@ from slurmkit.errors import BadInput
 from slurmkit_accounting.calendar import UNITS, WindowPart, Zone, split_window
 from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import clusters
-from slurmkit_accounting.ledger.schema.usage import HOUR, SUMS
+from slurmkit_accounting.ledger.schema.usage import DAY, HOUR, SUMS
 from slurmkit_accounting.reports.dimensions import ALL_DIMENSIONS, Dimensions
 from slurmkit_accounting.reports.question import CLOCKS_AHEAD, EVERYTHING, Scope
 from slurmkit_accounting.reports.rates import Rates
@@ -31,6 +31,7 @@ from slurmkit_accounting.usage.closed_months import (
     load_closed_months,
     load_closed_usage,
 )
+from slurmkit_accounting.usage.keys import load_used_keys
 from slurmkit_accounting.usage.partial import (
     Sums,
     gpu_use_moved_to_when_it_was,
@@ -41,6 +42,8 @@ from slurmkit_accounting.usage.query import SUM_INDEX, UsageCells, UsageQuery, q
 
 Labels = tuple[str, ...]
 _NOTHING = (0,) * len(SUMS)
+_NO_GROUPS = (-1, -1)
+_LONGEST_MONTH = 31 * DAY
 # What runs held.
 _HELD_SUMS = slice(0, 5)
 # What runs held and how many there were; measured use is known only once a run has ended.
@@ -116,6 +119,7 @@ class CountedUsage:
         only_gpus: bool = False,
     ) -> None:
         self.question = question
+        self._by = None if by is None else tuple(by)
         self._only_gpus = only_gpus
         self.rates = Rates()
         self.dimensions = Dimensions(connection, self.rates)
@@ -137,7 +141,7 @@ class CountedUsage:
         self._in_window = [self.is_in_time(part) for part in self.parts]
         self.cells: list[tuple[int, UsageKey, Sums]] = []
         self.of_users: list[tuple[int, UsageKey]] = []
-        closed = self._count(connection, asked, by)
+        closed = self._count(connection, asked)
         corrections = [
             each
             for closing in self.closings
@@ -164,7 +168,10 @@ class CountedUsage:
         ]
 
     def rows(self, by: Sequence[str]) -> dict[Labels, Tally]:
-        """Return a tally for each combination of values of some dimensions."""
+        """Return a tally for each combination of values of some dimensions.
+
+        Tallies by other dimensions than those the usage was counted by have no users.
+        """
         label, tallies = self._labeller(by), dict[Labels, Tally]()
         first = self._first_parts([name for name in by if name in UNITS])
         for part, key, sums in self.cells:
@@ -173,8 +180,9 @@ class CountedUsage:
             if tally is None:
                 tally = tallies[labels] = Tally()
             self._put(tally, key, part, sums, first=first[part])
-        for part, key in self.of_users:
-            tallies[label(part, key)].users.add(key.user)
+        if self._by in {None, tuple(by)}:
+            for part, key in self.of_users:
+                tallies[label(part, key)].users.add(key.user)
         return tallies
 
     def corrected(self, by: Sequence[str]) -> dict[Labels, Tally]:
@@ -251,31 +259,15 @@ class CountedUsage:
             firsts[place] = not (same and self.is_in_time(before))
         return firsts
 
-    def _count(
-        self, connection: Connection, asked: UsageQuery, by: Sequence[str] | None
-    ) -> UsageCells:
+    def _count(self, connection: Connection, asked: UsageQuery) -> UsageCells:
         """Fill `cells`; return instead the usage of parts that are shown as they were closed."""
         spans = {closing.span for closing in self.closings}
-        closed: UsageCells = {}
         as_closed = [(part.begin, part.end) in spans for part in self.parts]
-        alike, users = _Groups(), _Groups()
+        groups = _Groups(), _Groups()
+        closed: UsageCells = {}
         if asked.job is None:
-            self._count_ended_runs(connection, asked, (alike, users), by, as_closed, closed)
-        single: dict[tuple[int, int], Sums] = {}
-        of_users: set[tuple[int, int]] = set()
-        # A closed month is compared also with usage that is not wanted.
-        open_runs = None if any(as_closed) else self._wanted_open_runs(connection)
-        for part, key, sums in query_single_runs(connection, asked, open_runs):
-            if as_closed[part]:
-                there = closed.get((part, key), _NOTHING)
-                closed[part, key] = tuple(map(add, there, sums))
-            elif self._in_window[part] and self._is_wanted(key):
-                of_alike, of_user = self._groups_of(key, by)
-                cell = part, alike.number(of_alike, key)
-                single[cell] = tuple(map(add, single.get(cell, _NOTHING), sums))
-                of_users.add((part, users.number(of_user, key)))
-        self.cells += [(part, alike.first[at], sums) for (part, at), sums in single.items()]
-        self.of_users += [(part, users.first[at]) for part, at in of_users]
+            self._count_ended_runs(connection, asked, groups, as_closed, closed)
+        self._count_single_runs(connection, asked, groups, as_closed, closed)
         return closed
 
     def _count_ended_runs(
@@ -283,32 +275,24 @@ class CountedUsage:
         connection: Connection,
         asked: UsageQuery,
         groups: tuple[_Groups, _Groups],
-        by: Sequence[str] | None,
         as_closed: Sequence[bool],
         closed: UsageCells,
     ) -> None:
         """Count ended runs by what the report tells apart, into `cells` or `closed`."""
         from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
 
-        any_closed = any(as_closed)
-        wanted = self._wanted_keys(connection)
-        asked_for = held.load_used_keys(connection, self.edges) if any_closed else wanted
-        ended = held.EndedUsage(connection, asked.edges, asked_for, only_gpus=self._only_gpus)
-        shown = {key for _, key in wanted} if any_closed else ()
+        # A closed month is compared key by key, also with what is not wanted now.
+        keys = None if any(as_closed) else self._wanted_keys(connection)
+        ended = held.EndedUsage(connection, asked.edges, keys, only_gpus=self._only_gpus)
         alike, users = groups
-        groupings: list[list[int]] = [[], []]
-        for key in ended.keys:
-            if any_closed and key not in shown:
-                numbers = (-1, -1)
-            else:
-                of_alike, of_user = self._groups_of(key, by)
-                numbers = (alike.number(of_alike, key), users.number(of_user, key))
-            for grouping, number in zip(groupings, numbers, strict=True):
-                grouping.append(number)
-        if any_closed:  # a closed month is compared key by key
-            groupings.append(list(range(len(ended.keys))))
-        tables = ended.by_groups(groupings)
-        for part, (of_alike, of_users, *of_keys) in enumerate(tables):
+        pairs = [
+            self._group(key, groups) if keys is not None or self._is_wanted(key) else _NO_GROUPS
+            for key in ended.keys
+        ]
+        groupings: list[Sequence[int]] = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
+        if keys is None:
+            groupings.append(range(len(ended.keys)))
+        for part, (of_alike, of_users, *of_keys) in enumerate(ended.by_groups(groupings)):
             if as_closed[part]:
                 for place, sums in held.rows_in_use(of_keys[0]):
                     closed[part, ended.keys[place]] = sums
@@ -319,17 +303,39 @@ class CountedUsage:
                     (part, users.first[place]) for place in held.places_in_use(of_users)
                 ]
 
+    def _count_single_runs(
+        self,
+        connection: Connection,
+        asked: UsageQuery,
+        groups: tuple[_Groups, _Groups],
+        as_closed: Sequence[bool],
+        closed: UsageCells,
+    ) -> None:
+        """Count the runs that the usage tables lack, as `_count_ended_runs` does."""
+        alike, users = groups
+        single: dict[tuple[int, int], Sums] = {}
+        of_users: dict[tuple[int, int], None] = {}
+        is_open = asked.job is None and not any(as_closed)
+        open_runs = self._wanted_open_runs(connection) if is_open else None
+        for part, key, sums in query_single_runs(connection, asked, open_runs):
+            if as_closed[part]:
+                there = closed.get((part, key), _NOTHING)
+                closed[part, key] = tuple(map(add, there, sums))
+            elif self._in_window[part] and self._is_wanted(key):
+                of_alike, of_user = self._group(key, groups)
+                there = single.get((part, of_alike), _NOTHING)
+                single[part, of_alike] = tuple(map(add, there, sums))
+                of_users[part, of_user] = None
+        self.cells += [(part, alike.first[place], sums) for (part, place), sums in single.items()]
+        self.of_users += [(part, users.first[place]) for part, place in of_users]
+
     def _wanted_keys(self, connection: Connection) -> list[tuple[int, UsageKey]]:
         """Return the ids and keys that match the question; some have no usage in its window."""
-        from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
-
-        question = self.question
+        question, (begin, end) = self.question, self.question.window
         if question.scope.is_everything:
-            keys = held.load_used_keys(connection, self.edges)
+            keys = load_used_keys(connection, begin - _LONGEST_MONTH, end + DAY)
         else:
             keys = self.dimensions.shown_keys(connection, question.scope)
-        if not question.filters.keys() - set(UNITS):
-            return keys
         return [pair for pair in keys if self.dimensions.matches(pair[1], question.filters)]
 
     def _wanted_open_runs(self, connection: Connection) -> list[UsageRun]:
@@ -346,14 +352,15 @@ class CountedUsage:
             ],
         )
 
-    def _groups_of(self, key: UsageKey, by: Sequence[str] | None) -> tuple[object, object]:
-        """Return what the report need not tell a key apart from, and what not from its user."""
-        if by is None:
-            return key, key
-        names = (name for name in by if name not in UNITS)
-        labels = tuple([self.dimensions.of(name, key) for name in names])
+    def _group(self, key: UsageKey, groups: tuple[_Groups, _Groups]) -> tuple[int, int]:
+        """Return the groups of a key: of what the report does not tell apart, and of its users."""
+        alike, users = groups
+        if self._by is None:
+            return alike.number(key, key), users.number(key, key)
+        labels = tuple([self.dimensions.of(name, key) for name in self._by if name not in UNITS])
         kind = (key.cluster_id, key.gpu_type, key.partition, key.state, key.redone)
-        return (labels, kind, self.dimensions.is_unmapped(key)), (labels, key.user)
+        unmapped = self.dimensions.is_unmapped(key)
+        return alike.number((labels, kind, unmapped), key), users.number((labels, key.user), key)
 
     def _add_cell(self, part: int, key: UsageKey, sums: Sums) -> None:
         if self._in_window[part]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select
@@ -10,11 +10,11 @@ from sqlalchemy import Connection, select
 from slurmkit_accounting.calendar import UNITS
 from slurmkit_accounting.ledger.database import once
 from slurmkit_accounting.ledger.schema.runs import clusters
-from slurmkit_accounting.ledger.schema.usage import usage_keys
 from slurmkit_accounting.people.pi import Owner, People
 from slurmkit_accounting.reports.question import Scope
 from slurmkit_accounting.reports.rates import Rates
 from slurmkit_accounting.usage.bins import UNKNOWN_UID, UsageKey
+from slurmkit_accounting.usage.keys import load_keys
 
 UNMAPPED = "unmapped"
 NO_GROUP, NO_DEPARTMENT = "no group", "no department"
@@ -38,12 +38,6 @@ def load_cluster_names(connection: Connection) -> dict[int, str]:
         "cluster names",
         lambda: {row[0]: row[1] for row in connection.execute(query)},
     )
-
-
-def _load_keys(connection: Connection) -> Iterator[tuple[int, UsageKey]]:
-    query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
-    for number, *fields in connection.execute(query):
-        yield number, UsageKey(*fields)
 
 
 class RunOwner(NamedTuple):
@@ -105,7 +99,7 @@ class Dimensions:
         return once(
             connection,
             ("shown keys", scope),
-            lambda: [pair for pair in _load_keys(connection) if self.shown(pair[1], scope)],
+            lambda: [pair for pair in load_keys(connection) if self.shown(pair[1], scope)],
         )
 
     def matches(self, key: UsageKey, filters: Mapping[str, Collection[str]]) -> bool:

@@ -23,6 +23,7 @@ _NOT_MEASURED = (
     "Hatched: nobody knows what these GPUs did. Runs are measured once they have ended, and only if"
     " samples cover at least half of their time."
 )
+_COUNTED_ANEW = "Closed months are counted as they are now: they have no numbers by day or week."
 _LOST_OUTCOMES = tuple(name for name in OUTCOMES if name not in {"completed", "running"})
 _STARTED, _WAITED = SUM_INDEX["started"], SUM_INDEX["waited_seconds"]
 
@@ -69,7 +70,8 @@ def _over_time(counted: CountedUsage, unit: str) -> Panel:
         for kind in _largest_first(kinds)
         if kind != NO_GPU_NAME
     )
-    return Panel("stacked", "GPU-hours by GPU type", "GPU-hours", labels, series)
+    note = _COUNTED_ANEW if counted.closings and unit != "month" else ""
+    return Panel("stacked", "GPU-hours by GPU type", "GPU-hours", labels, series, note)
 
 
 class MeasuredGpuHours(NamedTuple):

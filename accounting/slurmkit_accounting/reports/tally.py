@@ -175,10 +175,9 @@ class Tally:
         """
         used_ms, measured_ms = _WeightedSeconds(), _WeightedSeconds()
         for detail, sums in self._details.items():
-            if sums[SUM_INDEX["gpu_measured_ms"]]:
-                of = (rates, detail.gpu_type, detail.partition)
-                used_ms.add(*of, sums[SUM_INDEX["gpu_used_ms"]])
-                measured_ms.add(*of, sums[SUM_INDEX["gpu_measured_ms"]])
+            of = (rates, detail.gpu_type, detail.partition)
+            used_ms.add(*of, sums[SUM_INDEX["gpu_used_ms"]])
+            measured_ms.add(*of, sums[SUM_INDEX["gpu_measured_ms"]])
         used, measured = used_ms.hours / 1000, measured_ms.hours / 1000
         if not measured:
             return dict.fromkeys(_MEASURED)
@@ -254,6 +253,8 @@ class _WeightedSeconds:
 
     def add(self, rates: Rates, gpu_type: str, partition: str, seconds: int) -> None:
         """Add seconds of a GPU type in a partition."""
+        if not seconds:
+            return
         weight = rates.kind(gpu_type, partition).weight or _ZERO
         self._seconds[weight] = self._seconds.get(weight, 0) + seconds
 

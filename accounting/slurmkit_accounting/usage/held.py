@@ -30,7 +30,6 @@ from slurmkit_accounting.ledger.schema.usage import (
     USAGE_COLUMNS,
     usage_days,
     usage_hours,
-    usage_keys,
     usage_months,
 )
 from slurmkit_accounting.usage.bins import (
@@ -40,12 +39,14 @@ from slurmkit_accounting.usage.bins import (
     usage_in_window,
 )
 from slurmkit_accounting.usage.bins_numpy import Numbers, refuse_overflow
+from slurmkit_accounting.usage.keys import load_used_keys
 from slurmkit_accounting.usage.partial import Edges, Sums, load_runs_changing
 
 _RUNS = RATES.index("runs")
 _AT_ONCE = 50_000
 _GPU_COLUMNS = frozenset(("gpu_seconds", "gpus"))
 _UNDIVIDED = 2  # edges of a window
+_MOST_REMEMBERED = 20_000  # keys whose sums a page remembers: 5 MB
 _FEW_KEYS = 500  # whose rows the database picks; SQLite before 3.32 takes 999 parameters
 
 
@@ -73,13 +74,13 @@ class EndedUsage:
     """The usage of ended runs in the parts of a window.
 
     Attributes:
-        keys: every usage key that is wanted and may have usage in the window.
+        keys: the usage keys, in the order of the rows.
 
     Args:
         connection: to the ledger.
         edges: epoch seconds at which the window begins, is divided, and ends.
-        keys: ids and keys, of those of `load_used_keys`; None for all of them.
-        only_gpus: whether only `gpu_seconds` are asked for; the other sums are not whole then.
+        keys: ids and keys; None for all that may have usage in the window.
+        only_gpus: whether only `gpu_seconds` are asked for; the other sums are 0 then.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class EndedUsage:
         self._edges = edges
         self._columns = _GPU_COLUMNS if only_gpus else frozenset(USAGE_COLUMNS)
         self._midnights = [_nearer_midnight(edge) for edge in edges]
-        wanted = load_used_keys(connection, edges) if keys is None else keys
+        wanted = self._used_keys() if keys is None else keys
         self.keys = [key for _, key in wanted]
         self._ids = np.array([number for number, _ in wanted], np.int64)
         is_few = len(wanted) <= _FEW_KEYS
@@ -139,8 +140,16 @@ class EndedUsage:
             after = self._since_midnight(edge, end, rates)
             held = _plus(held, after.held - before.held)
             counted += after.counted - before.counted
-            yield np.concatenate([held, before.runs[:, None], counted], axis=1)
+            sums = np.concatenate([held, before.runs[:, None], counted], axis=1)
+            if self._columns is _GPU_COLUMNS:
+                sums[:, 1:] = 0
+            yield sums
             before = after
+
+    def _used_keys(self) -> list[tuple[int, UsageKey]]:
+        first = month_begin(min(self._edges[0], self._midnights[0]))
+        last = max(self._edges[-1], self._midnights[-1])
+        return load_used_keys(self._connection, first, last)
 
     def _held_at(self, midnight: int) -> Numbers:
         """Return what is held at a midnight, counted from the nearer begin of a month."""
@@ -229,7 +238,7 @@ class EndedUsage:
         if begin >= end or not self._groups or not places:
             return total
         asked = (table, tuple(names[place] for place in places), begin, end, self._few)
-        if len(self._edges) > _UNDIVIDED:
+        if len(self._edges) > _UNDIVIDED or len(self.keys) > _MOST_REMEMBERED:
             for rows in self._load_sums(*asked):
                 self._add(total, places, rows)
             return total
@@ -275,27 +284,6 @@ class EndedUsage:
 
     def _zeros(self, names: Sequence[str]) -> Numbers:
         return np.zeros((self._groups, len(names)), np.int64)
-
-
-def load_used_keys(connection: Connection, edges: Edges) -> list[tuple[int, UsageKey]]:
-    """Return the ids and keys of what has usage in a month of a window; nobody may change them."""
-    first, last = used_months(edges)
-    return once(connection, ("used keys", first, last), lambda: _load_keys(connection, first, last))
-
-
-def used_months(edges: Edges) -> tuple[int, int]:
-    """Return the begin of the first month, and a time in the last one, whose keys may be used."""
-    return month_begin(min(edges[0], _nearer_midnight(edges[0]))), max(
-        edges[-1], _nearer_midnight(edges[-1])
-    )
-
-
-def _load_keys(connection: Connection, first: int, last: int) -> list[tuple[int, UsageKey]]:
-    used = select(usage_months.c.key_id).where(usage_months.c.bin.between(first, last))
-    some = used.distinct().subquery()
-    query = select(usage_keys.c.id, *(usage_keys.c[name] for name in UsageKey._fields))
-    found = connection.execute(query.join(some, some.c.key_id == usage_keys.c.id))
-    return [(row[0], UsageKey(*row[1:])) for row in found]
 
 
 @cache  # a balance asks this many times, and to build it takes as long as to run it

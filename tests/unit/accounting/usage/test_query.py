@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -10,9 +11,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from databases import KINDS, emptied
 from examples import examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.ledger.database import Ledger, reading_once
 from slurmkit_accounting.ledger.schema.people import eras
 from slurmkit_accounting.ledger.schema.runs import ingests
 from slurmkit_accounting.ledger.schema.usage import (
@@ -23,6 +26,8 @@ from slurmkit_accounting.ledger.schema.usage import (
     usage_keys,
 )
 from slurmkit_accounting.reports.counted import CountedUsage, Question
+from slurmkit_accounting.reports.panels import usage_panels
+from slurmkit_accounting.reports.question import EVERYTHING, Scope
 from slurmkit_accounting.usage import tables
 from slurmkit_accounting.usage.bins import UsageKey, UsageRun
 from slurmkit_accounting.usage.query import CARRIED, UsageQuery, query_usage
@@ -302,6 +307,78 @@ def test_rows_of_a_report_are_the_same_rows_when_keys_are_counted_together(engin
             assert together.total().values(together.rates, together.parts) == apart.total().values(
                 apart.rates, apart.parts
             )
+
+
+UIDS = {"alice": 1, "bob": 2}
+FILTERS = ({}, {"user": ("alice",)}, {"state": ("FAILED",), "day": ("2026-10-25",)})
+
+
+@pytest.mark.sql
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck), deadline=None)
+@given(jobs=jobs_around(BEGIN, BEGIN + 3 * DAY))
+def test_what_a_page_remembers_is_only_for_the_same_reader_and_question(engine, jobs):
+    window = (BEGIN, BEGIN + 3 * DAY)
+    plain = Question(window=window, zone=find_zone("UTC"), now=BEGIN + DAY)
+    questions = [
+        structs.replace(plain, scope=scope, filters=filters, units=frozenset(units), now=now)
+        for scope in (EVERYTHING, *(Scope(uids=frozenset((uid,))) for uid in UIDS.values()))
+        for filters in FILTERS
+        for units in ((), ("day",))
+        for now in (BEGIN + DAY, BEGIN + DAY + 1)
+    ]
+
+    def rows(connection, question):
+        by = ("user", *question.units)
+        found = CountedUsage(connection, question, by)
+        tallies = found.rows(by).items()
+        return {row: tally.values(found.rates, found.parts) for row, tally in tallies}
+
+    ledger = Ledger(engine)
+    with ledger.transaction() as connection:
+        fill(connection, [replace(job, other={"uid": UIDS[job.user]}) for job in jobs])
+        alone = [rows(connection, question) for question in questions]
+    for question, found in zip(questions, alone, strict=True):
+        uids = question.scope.uids or UIDS.values()
+        assert {UIDS[user] for user, *_ in found} <= set(uids)
+    with reading_once(ledger), ledger.transaction() as connection:
+        assert [rows(connection, question) for question in questions] == alone
+
+
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck), deadline=None)
+@given(jobs=jobs_around(BEGIN, BEGIN + 3 * DAY), only_alice=st.booleans())
+@example(  # what is read of the minutes around a midnight of Kolkata must not add up to 0
+    jobs=[
+        Job(BEGIN, BEGIN + at - 600, BEGIN + at - 540, user=user)
+        for at, user in ((66_600, "bob"), (66_600 + DAY, "alice"))
+    ],
+    only_alice=False,
+)
+@example(  # of two jobs of a user, only the second is in the window
+    jobs=[
+        Job(BEGIN, BEGIN - 9 * DAY, BEGIN - 8 * DAY),
+        Job(BEGIN, BEGIN + 9, BEGIN + DAY, gpus={"a100": 1}),
+    ],
+    only_alice=True,
+)
+def test_charts_and_rows_add_up_to_the_same_gpu_hours(engine, jobs, only_alice):
+    question = Question(
+        window=(BEGIN + 1800, BEGIN + 3 * DAY - 7),
+        zone=find_zone("Asia/Kolkata"),
+        now=BEGIN + DAY,
+        scope=Scope(uids=frozenset((1,))) if only_alice else EVERYTHING,
+    )
+    with engine.begin() as connection:
+        fill(connection, [replace(job, other={"uid": UIDS[job.user]}) for job in jobs])
+        for by in ((), ("pi",), ("user", "state"), ("day", "gpu_type")):
+            asked_by_time = structs.replace(question, units=frozenset({"day"} & {*by}))
+            counted_by = CountedUsage(connection, asked_by_time, by)
+            hours = sum(each.gpu_hours(counted_by.rates) for each in counted_by.rows(by).values())
+            panels = {
+                panel.title: sum(map(sum, (series.values for series in panel.series)))
+                for panel in usage_panels(connection, asked_by_time, counted_by, by)
+            }
+            assert panels["GPU-hours by GPU type"] == pytest.approx(float(hours))
+            assert panels.get("GPU-hours by person", 0.0) == pytest.approx(float(hours))
 
 
 @pytest.mark.sql
