@@ -18,14 +18,12 @@ from job_mail_lab import MEASURED, NOW, UTC, Lab, stored
 from mail_lab import html_of, text_of
 from slurmkit_accounting.config import JobMailSection, ScheduleSection
 from slurmkit_accounting.ledger.database import open_for_writing
-from slurmkit_accounting.ledger.schema.runs import spans
 from slurmkit_accounting.notify import job_mail, owners_files
 from slurmkit_accounting.notify.job_mail import JobMailer
 from slurmkit_accounting.notify.mail import Mail
 from slurmkit_accounting.notify.mail_settings import MailSettings, change_mail_settings
 from slurmkit_accounting.notify.owners_files import FileReader
 from slurmkit_accounting.service.tasks import ServiceTasks
-from sqlalchemy import insert
 from stored_runs import ran, store_runs
 from waiting import PATIENCE
 
@@ -90,35 +88,6 @@ def test_a_job_that_completed_is_told_what_would_have_been_enough(lab: Lab) -> N
     assert (
         "Would have been enough: --cpus-per-task=2 --mem=3G --gpus-per-node=1 --time=12:00" in text
     )
-
-
-def test_a_mail_waits_for_the_ledger_but_not_for_ever(lab: Lab) -> None:
-    lab.end("12", "COMPLETED")
-    lab.event(12)
-    assert lab.run(NOW) == ""
-    assert lab.run(NOW + 29 * 60) == ""
-    assert (lab.subjects, lab.waiting) == ([], 1)
-    lab.run(NOW + 30 * 60)
-    assert lab.subjects == ["Job 12 (train) completed"]
-    assert "Used of" not in text_of(lab.mails[0])
-
-
-@pytest.mark.parametrize("nodes", ["(null)", "c1"])
-def test_of_a_job_that_never_started_a_mail_waits_until_sacct_was_read(
-    lab: Lab, nodes: str
-) -> None:
-    """In a window of time, sacct lists no job that was held until it was cancelled."""
-    store_runs(lab.ledger, stored(99))
-    lab.end("12", "CANCELLED by 10001", Start="None")
-    lab.event(12, "Failed", JOB_STATE="CANCELLED", JOB_NODELIST=nodes)
-    assert lab.run(NOW + 60) == ""
-    with lab.ledger.transaction() as connection:
-        connection.execute(insert(spans), {"cluster_id": 1, "begin": 0, "finish": NOW + 60})
-    lab.run(NOW + 120)
-    assert lab.subjects == (["Job 12 (train) was cancelled"] if nodes == "(null)" else [])
-    lab.run(NOW + 30 * 60)
-    (mail,) = lab.mails
-    assert ("Nodes" in text_of(mail)) == (nodes == "c1")
 
 
 def test_where_slurm_knows_nothing_the_event_itself_counts(lab: Lab) -> None:
