@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from slurmkit.errors import BadInput
 from slurmkit_accounting.ledger.schema.people import people, portal_deputies, usernames
+from slurmkit_accounting.people.pi import People
 
 LONGEST_SECONDS = 366 * 86400
 _MOST = 20  # deputies of a PI at a time
@@ -112,8 +113,8 @@ def name_deputy(
 
 def end_deputy(
     connection: Connection, pi: int, number: int, *, ended_by: str, now: int | None = None
-) -> None:
-    """End a deputy of a PI now.
+) -> str:
+    """End a deputy of a PI now, and return the deputy's user name.
 
     Raises:
         BadInput: when the PI has no such deputy.
@@ -122,13 +123,13 @@ def end_deputy(
     table = portal_deputies
     if number > _LARGEST_ID:
         raise BadInput(_NO_SUCH)
-    ended = connection.execute(
-        update(table)
-        .where(table.c.id == number, table.c.pi_id == pi, *_in_force(moment))
-        .values(valid_to=moment, ended_by=ended_by)
-    )
-    if not ended.rowcount:
+    ours = (table.c.id == number, table.c.pi_id == pi, *_in_force(moment))
+    deputy = connection.scalar(select(table.c.deputy_id).where(*ours))
+    if deputy is None:
         raise BadInput(_NO_SUCH)
+    ended = update(table).where(*ours).values(valid_to=moment, ended_by=ended_by)
+    connection.execute(ended)
+    return People.load(connection).label(deputy)
 
 
 def _in_force(now: int | None) -> tuple[ColumnElement[bool], ...]:

@@ -65,8 +65,8 @@ def remove_deputy(number: int) -> AnyResponse:
     """End a deputy now."""
     person, account = _own_person(), reader().account
     with portal().open_to_change() as ledger, ledger.transaction() as connection:
-        end_deputy(connection, person, number, ended_by=account.user, now=portal().now)
-    portal().log("deputy ended", user=account.user, number=number)
+        deputy = end_deputy(connection, person, number, ended_by=account.user, now=portal().now)
+    portal().log("deputy ended", user=account.user, deputy=deputy)
     return redirect(url_for("account.page"), 303)
 
 

@@ -147,7 +147,15 @@ def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[Check
     accounts = account_names(case)
     owned = sum(bool(group.owners) for group in found.groups)
     sizes = f"{len(found.people)} people, {len(found.groups)} groups, {owned} of them with an owner"
-    if missing := sorted(name for name in accounts if name.lower() not in groups):
+    if found.groups and not owned:
+        yield CheckFinding(
+            "warning",
+            f"{sizes}: no entry has the attribute {section.owner_attribute!r}",
+            "PIs come from coordinators and overrides only",
+            "set [ldap] owner_attribute to the attribute that names a group's PI",
+            "in the configuration",
+        )
+    elif missing := sorted(name for name in accounts if name.lower() not in groups):
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         yield CheckFinding(
             "note",

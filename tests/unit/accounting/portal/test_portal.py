@@ -339,6 +339,7 @@ def test_a_deputy_sees_what_the_pi_sees_until_a_day(lab: PortalLab) -> None:
     ended = lab.browser("garcia").send(f"/account/deputies/{number[1]}/end")
     assert ended.status_code == 400  # not hers
     assert lab.browser("vogel").send(f"/account/deputies/{number[1]}/end").status_code == 303
+    assert "deputy ended user=vogel deputy=bob" in lab.lines
     assert set(column(lab.browser("bob").get(link).text, "user")) == {"bob"}
 
 

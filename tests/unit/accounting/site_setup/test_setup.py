@@ -599,6 +599,22 @@ def test_a_directory_is_asked_where_people_and_groups_are(directory, site, etc, 
 
 
 @OLD_LDAP3
+def test_a_directory_without_owners_is_not_fine(directory, site, etc, capsys):
+    run("--ldap-uri", directory.uri, "--ldap-ca-file", str(directory.ca_file), "--write")
+    capsys.readouterr()
+    config = etc / "config.toml"
+    text = config.read_text("utf-8")
+    config.write_text(text.replace("[ldap]\n", '[ldap]\nowner_attribute = "manager"\n'), "utf-8")
+    run()
+    said = capsys.readouterr().err
+    assert (
+        "warning  directory: 4 people, 2 groups, 0 of them with an owner: no entry has the"
+        " attribute 'manager'"
+    ) in said
+    assert "set [ldap] owner_attribute" in said
+
+
+@OLD_LDAP3
 def test_a_directory_whose_certificate_is_not_known_is_not_read(directory, site, etc, capsys):
     assert run("--ldap-uri", directory.uri) == 1
     said = capsys.readouterr()
