@@ -163,10 +163,11 @@ def _beside_an_ingest(url: str, folder: Path) -> Iterator[Budget]:
     path = folder / "portal.sock"
     app = _application(lambda: open_for_reading(url), folder)
     context = multiprocessing.get_context("spawn")
-    stop, times = context.Event(), context.Queue()
-    people = context.Process(target=click, args=(str(path), stop, times))
+    ready, stop, times = context.Event(), context.Event(), context.Queue()
+    people = context.Process(target=click, args=(str(path), ready, stop, times))
     with serving_on(f"unix:{path}", app, THREADS):
         people.start()
+        ready.wait()
         beside = _ingest(url, folder, "beside")
         stop.set()
         seconds = times.get()
@@ -187,8 +188,9 @@ def _ingest(url: str, folder: Path, cluster: str) -> float:
         return time.perf_counter() - begun
 
 
-def click(path: str, stop: Any, times: Any) -> None:
+def click(path: str, ready: Any, stop: Any, times: Any) -> None:
     """Load pages as many people do, until `stop`; put the seconds of each page into `times`."""
+    ready.set()
     seconds: list[float] = []
     everybody = [
         threading.Thread(target=_click_as, args=(number, path, stop, seconds))
