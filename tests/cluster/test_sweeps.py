@@ -61,8 +61,8 @@ def settled(lab: Lab, sweep: str) -> list[dict[str, Any]]:
         found = points(lab, sweep)
         ended = all(p["state"] in {"COMPLETED", "FAILED"} for p in found)
         # slurmctld tells of a failure before slurmdbd has its code.
-        codes = [p["exit_code"] for p in found if p["state"] == "FAILED"]
-        in_doubt = any(code is None or " or " in code for code in codes)
+        unknown = any(p["state"] == "FAILED" and p["exit_code"] is None for p in found)
+        in_doubt = unknown or any(" or " in (p["exit_code"] or "") for p in found)
         if (ended and not in_doubt) or time.monotonic() > end:
             return found
         time.sleep(1)
