@@ -175,9 +175,10 @@ class MailingPlan:
         missing = [
             each.event for each in mailing.events if each.event.job_id_raw not in mailing.ended
         ]
-        if not all(event.never_started for event in missing):
-            return False
-        return not missing or self._jobs.has_read(mailing.first.cluster, [e.at for e in missing])
+        return not missing or (
+            all(event.never_started for event in missing)
+            and self._jobs.has_read(mailing.first.cluster, [event.at for event in missing])
+        )
 
     def _mailing(
         self, events: list[WaitingEvent], runs: _Runs, unfinished: _UsersArrays

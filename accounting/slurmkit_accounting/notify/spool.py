@@ -113,8 +113,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def nodes(self) -> str:
         """The job's nodes; empty if it never had any, or if slurmctld does not say."""
-        nodes = self.facts.get("nodes", "")
-        return "" if nodes == _NO_NODES else nodes
+        return "" if self.never_started else self.facts.get("nodes", "")
 
     @property
     def never_started(self) -> bool:

@@ -139,6 +139,9 @@ class CountedUsage:
             question.job,
         )
         self._in_window = [self.is_in_time(part) for part in self.parts]
+        spans = {closing.span for closing in self.closings}
+        self._as_closed = [(part.begin, part.end) in spans for part in self.parts]
+        self._alike, self._users = _Groups(), _Groups()
         self.cells: list[tuple[int, UsageKey, Sums]] = []
         self.of_users: list[tuple[int, UsageKey]] = []
         closed = self._count(connection, asked)
@@ -261,73 +264,57 @@ class CountedUsage:
 
     def _count(self, connection: Connection, asked: UsageQuery) -> UsageCells:
         """Fill `cells`; return instead the usage of parts that are shown as they were closed."""
-        spans = {closing.span for closing in self.closings}
-        as_closed = [(part.begin, part.end) in spans for part in self.parts]
-        groups = _Groups(), _Groups()
         closed: UsageCells = {}
         if asked.job is None:
-            self._count_ended_runs(connection, asked, groups, as_closed, closed)
-        self._count_single_runs(connection, asked, groups, as_closed, closed)
+            self._count_ended_runs(connection, closed)
+        self._count_single_runs(connection, asked, closed)
         return closed
 
-    def _count_ended_runs(
-        self,
-        connection: Connection,
-        asked: UsageQuery,
-        groups: tuple[_Groups, _Groups],
-        as_closed: Sequence[bool],
-        closed: UsageCells,
-    ) -> None:
+    def _count_ended_runs(self, connection: Connection, closed: UsageCells) -> None:
         """Count ended runs by what the report tells apart, into `cells` or `closed`."""
         from slurmkit_accounting.usage import held  # noqa: PLC0415  numpy takes 0.1 s
 
         # A closed month is compared key by key, also with what is not wanted now.
-        keys = None if any(as_closed) else self._wanted_keys(connection)
-        ended = held.EndedUsage(connection, asked.edges, keys, only_gpus=self._only_gpus)
-        alike, users = groups
+        keys = None if any(self._as_closed) else self._wanted_keys(connection)
+        ended = held.EndedUsage(connection, self.edges, keys, only_gpus=self._only_gpus)
         pairs = [
-            self._group(key, groups) if keys is not None or self._is_wanted(key) else _NO_GROUPS
+            self._group(key) if keys is not None or self._is_wanted(key) else _NO_GROUPS
             for key in ended.keys
         ]
         groupings: list[Sequence[int]] = [[pair[0] for pair in pairs], [pair[1] for pair in pairs]]
         if keys is None:
             groupings.append(range(len(ended.keys)))
         for part, (of_alike, of_users, *of_keys) in enumerate(ended.by_groups(groupings)):
-            if as_closed[part]:
+            if self._as_closed[part]:
                 for place, sums in held.rows_in_use(of_keys[0]):
                     closed[part, ended.keys[place]] = sums
             elif self._in_window[part]:
                 for place, sums in held.rows_in_use(of_alike):
-                    self.cells.append((part, alike.first[place], sums))
+                    self.cells.append((part, self._alike.first[place], sums))
                 self.of_users += [
-                    (part, users.first[place]) for place in held.places_in_use(of_users)
+                    (part, self._users.first[place]) for place in held.places_in_use(of_users)
                 ]
 
     def _count_single_runs(
-        self,
-        connection: Connection,
-        asked: UsageQuery,
-        groups: tuple[_Groups, _Groups],
-        as_closed: Sequence[bool],
-        closed: UsageCells,
+        self, connection: Connection, asked: UsageQuery, closed: UsageCells
     ) -> None:
         """Count the runs that the usage tables lack, as `_count_ended_runs` does."""
-        alike, users = groups
         single: dict[tuple[int, int], Sums] = {}
         of_users: dict[tuple[int, int], None] = {}
-        is_open = asked.job is None and not any(as_closed)
+        is_open = asked.job is None and not any(self._as_closed)
         open_runs = self._wanted_open_runs(connection) if is_open else None
         for part, key, sums in query_single_runs(connection, asked, open_runs):
-            if as_closed[part]:
+            if self._as_closed[part]:
                 there = closed.get((part, key), _NOTHING)
                 closed[part, key] = tuple(map(add, there, sums))
             elif self._in_window[part] and self._is_wanted(key):
-                of_alike, of_user = self._group(key, groups)
+                of_alike, of_user = self._group(key)
                 there = single.get((part, of_alike), _NOTHING)
                 single[part, of_alike] = tuple(map(add, there, sums))
                 of_users[part, of_user] = None
-        self.cells += [(part, alike.first[place], sums) for (part, place), sums in single.items()]
-        self.of_users += [(part, users.first[place]) for part, place in of_users]
+        first = self._alike.first
+        self.cells += [(part, first[place], sums) for (part, place), sums in single.items()]
+        self.of_users += [(part, self._users.first[place]) for part, place in of_users]
 
     def _wanted_keys(self, connection: Connection) -> list[tuple[int, UsageKey]]:
         """Return the ids and keys that match the question; some have no usage in its window."""
@@ -352,9 +339,9 @@ class CountedUsage:
             ],
         )
 
-    def _group(self, key: UsageKey, groups: tuple[_Groups, _Groups]) -> tuple[int, int]:
+    def _group(self, key: UsageKey) -> tuple[int, int]:
         """Return the groups of a key: of what the report does not tell apart, and of its users."""
-        alike, users = groups
+        alike, users = self._alike, self._users
         if self._by is None:
             return alike.number(key, key), users.number(key, key)
         labels = tuple([self.dimensions.of(name, key) for name in self._by if name not in UNITS])

@@ -25,7 +25,8 @@ from slurmkit_accounting.sacct.sreport import (
 )
 from slurmkit_accounting.usage.partial import (
     PartialUsage,
-    usage_of_open_runs,
+    load_open_runs,
+    split_usage,
     usage_of_retracted_runs,
     usage_while_suspended,
 )
@@ -62,8 +63,10 @@ class _LedgerSeconds:
 
     def running(self, span: TimeSpan) -> tuple[int, int]:
         """Return the seconds that open runs held up to now, and will hold up to the span's end."""
-        now = self.sum(usage_of_open_runs(self.connection, span, self._now))
-        later = self.sum(usage_of_open_runs(self.connection, span, max(self._now, span[1])))
+        now, later = (
+            self.sum(split_usage(load_open_runs(self.connection, until), span))
+            for until in (self._now, max(self._now, span[1]))
+        )
         return now, later
 
     def suspended(self, span: TimeSpan) -> int:

@@ -10,9 +10,9 @@ added or subtracted; for an edge within an hour, so are the runs that start or e
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -237,30 +237,24 @@ class EndedUsage:
         places = [place for place, name in enumerate(names) if name in self._columns]
         if begin >= end or not self._groups or not places:
             return total
-        asked = (table, tuple(names[place] for place in places), begin, end, self._few)
-        if len(self._edges) > _UNDIVIDED or len(self.keys) > _MOST_REMEMBERED:
-            for rows in self._load_sums(*asked):
-                self._add(total, places, rows)
-            return total
+        asked = (table, tuple(names[place] for place in places), begin, end)
+        sums: Iterable[Numbers] = self._load_sums(*asked)
         # Reports of a page that do not divide its window by time ask for the same sums.
-        name = ("usage sums", table.name, *asked[1:])
-        for rows in once(self._connection, name, lambda: list(self._load_sums(*asked))):
+        if len(self._edges) == _UNDIVIDED and len(self.keys) <= _MOST_REMEMBERED:
+            name = ("usage sums", *asked, self._few)
+            sums = once(self._connection, name, partial(list, sums))
+        for rows in sums:
             self._add(total, places, rows)
         return total
 
     def _load_sums(
-        self,
-        table: Table,
-        names: tuple[str, ...],
-        begin: int,
-        end: int,
-        few: tuple[int, ...] | None,
+        self, table: Table, names: tuple[str, ...], begin: int, end: int
     ) -> Iterator[Numbers]:
         """Yield rows of key id and sums over the bins that begin in [begin, end)."""
         span: dict[str, Any] = {"begin": begin, "end": end}
-        if few is not None:
-            span["few"] = few
-        query = _sums_by_key(table, names, is_of_few=few is not None)
+        if self._few is not None:
+            span["few"] = self._few
+        query = _sums_by_key(table, names, is_of_few=self._few is not None)
         with self._connection.execute(query, span) as found:
             for some in found.partitions():
                 numbers = len(some) * (len(names) + 1)
@@ -318,8 +312,8 @@ def _plus(one: Numbers, other: Numbers) -> Numbers:
 
 def rows_in_use(table: Numbers) -> Iterator[tuple[int, Sums]]:
     """Yield the place and the sums of the rows of a table that are not all zeros."""
-    places = np.flatnonzero(table.any(axis=1))
-    yield from zip(places.tolist(), map(tuple, table[places].tolist()), strict=True)
+    places = places_in_use(table)
+    yield from zip(places, map(tuple, table[places].tolist()), strict=True)
 
 
 def places_in_use(table: Numbers) -> list[int]:

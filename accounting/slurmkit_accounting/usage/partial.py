@@ -62,13 +62,11 @@ def load_runs_changing(connection: Connection, begin: int, end: int) -> Iterator
             yield run._replace(era=known.of(run.submit))
 
 
-def usage_of_open_runs(connection: Connection, edges: Edges, now: int) -> Iterator[PartialUsage]:
-    """Compute usage of runs without an end up to now; if gone from sacct, up to `last_seen`."""
-    return split_usage(load_open_runs(connection, now), edges)
-
-
 def load_open_runs(connection: Connection, now: int) -> list[UsageRun]:
-    """Return the runs without an end, each with the time up to which it counts as its end."""
+    """Return the started runs without an end, each with the time up to which it counts as its end.
+
+    That is now; if gone from sacct, `last_seen`.
+    """
     where = (text(OPEN), runs.c.start.is_not(None))
     return once(
         connection,
