@@ -156,27 +156,37 @@ def _measured(ledger: Ledger, folder: Path, who: str, name: str, path: str) -> B
 
 
 def _beside_an_ingest(url: str, folder: Path) -> Iterator[Budget]:
-    """The service's process ingests while it answers; the people are another process."""
+    """The ingest, the pages and the people are a process each."""
     ingest.write(folder / "dump.txt", ROWS)
     say(f"ingesting {ROWS:,} rows, alone and beside {PEOPLE} people")
     alone = _ingest(url, folder, "alone")
-    path = folder / "portal.sock"
-    app = _application(lambda: open_for_reading(url), folder)
+    path = str(folder / "portal.sock")
     context = multiprocessing.get_context("spawn")
-    ready, stop, times = context.Event(), context.Event(), context.Queue()
-    people = context.Process(target=click, args=(str(path), ready, stop, times))
-    with serving_on(f"unix:{path}", app, THREADS):
-        people.start()
-        ready.wait()
-        beside = _ingest(url, folder, "beside")
-        stop.set()
-        seconds = times.get()
-        people.join()
+    ready, stop, times = context.Barrier(3), context.Event(), context.Queue()
+    left = context.Event()
+    pages = context.Process(target=_serve, args=(url, folder, path, ready, left))
+    people = context.Process(target=_click, args=(path, ready, stop, times))
+    pages.start()
+    people.start()
+    ready.wait()
+    beside = _ingest(url, folder, "beside")
+    stop.set()
+    seconds = times.get()
+    people.join()
+    left.set()
+    pages.join()
     what = f"portal, ingest of {ROWS:,} rows beside {PEOPLE} people"
     holds = beside <= TIMES * alone
     yield Budget(what, beside * 1000, f"{TIMES} × the same alone", alone * 1000, holds)
     took = median_ms(seconds)
     yield Budget(f"the same, their {len(seconds)} pages", took, f"{LIMIT} ms", None, took < LIMIT)
+
+
+def _serve(url: str, folder: Path, path: str, ready: Any, left: Any) -> None:
+    app = _application(lambda: open_for_reading(url), folder)
+    with serving_on(f"unix:{path}", app, THREADS):
+        ready.wait()
+        left.wait()
 
 
 def _ingest(url: str, folder: Path, cluster: str) -> float:
@@ -188,9 +198,9 @@ def _ingest(url: str, folder: Path, cluster: str) -> float:
         return time.perf_counter() - begun
 
 
-def click(path: str, ready: Any, stop: Any, times: Any) -> None:
+def _click(path: str, ready: Any, stop: Any, times: Any) -> None:
     """Load pages as many people do, until `stop`; put the seconds of each page into `times`."""
-    ready.set()
+    ready.wait()
     seconds: list[float] = []
     everybody = [
         threading.Thread(target=_click_as, args=(number, path, stop, seconds))

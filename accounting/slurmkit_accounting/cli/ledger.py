@@ -373,10 +373,10 @@ def serve_command(db: str | None) -> None:
       slurmkit ledger serve --db postgresql+psycopg://slurmkit@db/slurmkit
       curl http://127.0.0.1:6831/health
     """
-    from slurmkit_accounting.portal.listener import portal_doors
+    from slurmkit_accounting.portal.process import portal_process
     from slurmkit_accounting.service.server import serve
 
-    serve(db, portal_doors)
+    serve(db, portal_process)
 
 
 for command in (

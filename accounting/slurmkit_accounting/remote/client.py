@@ -72,7 +72,7 @@ class RemoteLedger:
         query = ServiceQuery(name, msgspec.to_builtins(arguments))
         answer = self._answer(query)
         if answer.fault:
-            raise _fault_error(answer.fault.kind, answer.fault.message)
+            raise fault_error(answer.fault.kind, answer.fault.message)
         self.seen_as = answer.seen_as
         try:
             return msgspec.json.decode(answer.value, type=wanted)
@@ -177,7 +177,7 @@ def _refusal_error(response: http.client.HTTPResponse) -> ServiceError:
     return ServiceError(f"the ledger's service refuses the query: {text or response.reason}")
 
 
-def _fault_error(kind: str, message: str) -> SlurmkitError:
+def fault_error(kind: str, message: str) -> SlurmkitError:
     """Return the error of a fault; `LedgerError` if this release has no such class."""
     error_class = getattr(errors, kind, None)
     if isinstance(error_class, type) and issubclass(error_class, SlurmkitError):

@@ -82,7 +82,7 @@ _PROGRESS, _STALLED_SECONDS = 2**16, 10.0
 
 
 class ServiceParts(NamedTuple):
-    """What further listeners of the service use."""
+    """What each process of the service has."""
 
     open_ledger: OpenLedger
     open_to_change: OpenLedger
@@ -107,59 +107,82 @@ class Door(NamedTuple):
 
 Doors: TypeAlias = dict[str, Door]
 """Applications by the address they are served on."""
-MoreDoors: TypeAlias = Callable[[ServiceParts], AbstractContextManager[Doors]]
+Beside: TypeAlias = Callable[[str | None, Log], AbstractContextManager[str | None]]
 
 
-def serve(db: str | None, more: MoreDoors | None = None) -> None:
+def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
     """Keep the ledger up to date and answer queries until SIGTERM or SIGINT.
 
     At the end, the running task is finished, or stops between two batches.
 
     Args:
         db: database URL of the ledger; None for the configured one.
-        more: opens further applications to serve in addition to the queries.
+        beside: opens what another process serves of this ledger until the end of the `with` block;
+            yields its address, or None.
 
     Raises:
         BadConfig: when a setting is not valid, or others can write a configuration file.
         LedgerError: when the ledger cannot be created or opened.
         ServiceError: when munge does not work, or an address is taken.
     """
-    check_configuration_files()
+    parts = service_parts(db)
+    log = parts.log
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
-    here = find_zone(plan.timezone or None)
-    log = make_log(section.log)
-    logging.basicConfig(handlers=[LibraryMessages(log)], force=True)
     _check_voucher(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
+    schedule = Schedule([], parts.open_to_change, log)
+    tasks = ServiceTasks(parts.open_to_change, LocalSlurmCommands(), schedule.check, parts.zone)
+    schedule.add(tasks.tasks(plan))
+    doors = _applications(section, schedule, parts)
+    with beside(db, log) as address:
+        if address in doors:
+            raise _clash(address)
+        with serving_all(doors):
+            _run(schedule, section, source, also=address, log=log)
+    log("stopped")
+
+
+def service_parts(db: str | None) -> ServiceParts:
+    """Make the parts of a process of the service, whose log also gets the messages of libraries.
+
+    Args:
+        db: database URL of the ledger; None for the configured one.
+
+    Raises:
+        BadConfig: when a setting is not valid, or others can write a configuration file.
+    """
+    check_configuration_files()
+    section = load_section("ledger.service", ServiceSection)
+    plan = load_section("ledger.schedule", ScheduleSection)
+    log = make_log(section.log)
+    logging.basicConfig(handlers=[LibraryMessages(log)], force=True)
     # The files are read again by each query and task, so who may write them is checked again, too.
     readable, writable = (
         partial(_open_if_trusted, partial(opening, db))
         for opening in (open_for_reading, open_for_writing)
     )
-    schedule = Schedule([], writable, log)
-    schedule.add(ServiceTasks(writable, LocalSlurmCommands(), schedule.check, here).tasks(plan))
     permissions = Permissions(section, LocalSlurmCommands(), log)
-    parts = ServiceParts(readable, writable, permissions, here, log)
-    doors = _applications(section, schedule, parts)
-    with (
-        nullcontext({}) if more is None else more(parts) as others,
-        serving_all(_without_clash(doors, others)),
-    ):
-        schedule.start()
-        log(
-            "serving", ledger=source, queries=section.listen, monitor=section.monitor,
-            also=" ".join(others) or None,
-        )  # fmt: skip
-        with announced_to_systemd(lambda: schedule.is_alive) as announce_stop:
-            try:
-                log("received", signal=_wait_for_signal())
-            finally:
-                announce_stop()
-                log("stopping", task=schedule.running)
-                schedule.stop()
-    log("stopped")
+    return ServiceParts(readable, writable, permissions, find_zone(plan.timezone or None), log)
+
+
+def _run(
+    schedule: Schedule, section: ServiceSection, source: str, *, also: str | None, log: Log
+) -> None:
+    """Run the tasks until a signal."""
+    schedule.start()
+    log(
+        "serving", ledger=source, queries=section.listen, monitor=section.monitor,
+        also=also,
+    )  # fmt: skip
+    with announced_to_systemd(lambda: schedule.is_alive) as announce_stop:
+        try:
+            log("received", signal=_wait_for_signal())
+        finally:
+            announce_stop()
+            log("stopping", task=schedule.running)
+            schedule.stop()
 
 
 def _open_if_trusted(open_ledger: OpenLedger) -> AbstractContextManager[Ledger]:
@@ -212,17 +235,16 @@ def _applications(section: ServiceSection, schedule: Schedule, parts: ServicePar
         )
         for address in section.addresses
     }
-    return _without_clash(queries, {section.monitor: Door(monitor, _MONITOR_THREADS)})
+    if section.monitor in queries:
+        raise _clash(section.monitor)
+    return queries | {section.monitor: Door(monitor, _MONITOR_THREADS)}
 
 
-def _without_clash(doors: Doors, others: Doors) -> Doors:
-    """Return all applications by address; one must not take the place of another."""
-    if taken := doors.keys() & others.keys():
-        raise BadConfig(
-            f"two listeners have the address {min(taken)}; give each its own port in"
-            " [ledger.service] listen and monitor, and [ledger.portal] listen"
-        )
-    return doors | others
+def _clash(address: str) -> BadConfig:
+    return BadConfig(
+        f"two listeners have the address {address}; give each its own port in"
+        " [ledger.service] listen and monitor, and [ledger.portal] listen"
+    )
 
 
 @contextmanager

@@ -1,15 +1,13 @@
-"""The listener of the portal: off by default, on a port or a socket, in the service's process."""
+"""The listener of the portal: off by default, on a port or a socket; and its passwords."""
 
 from __future__ import annotations
 
 import http.client
 import os
-import signal
 import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -31,7 +29,6 @@ from slurmkit_accounting.portal.listener import portal_doors
 from slurmkit_accounting.portal.login import client_address
 from slurmkit_accounting.service.log import make_log
 from slurmkit_accounting.service.server import ServiceParts, serve, serving_on
-from waiting import PATIENCE, wait_until
 
 from slurmkit.errors import BadConfig, DirectoryError, ServiceError
 
@@ -218,7 +215,7 @@ def test_the_pages_do_not_take_the_place_of_the_queries(
     FakeMunge(tmp_path / "munge", monkeypatch)
     configure(f'[ledger.service]\nuser = "{os.getuid()}"\n{listener} = "127.0.0.1:9"\n')
     with pytest.raises(BadConfig, match=r"two listeners have the address 127\.0\.0\.1:9"):
-        serve(f"sqlite:///{tmp_path}/ledger.db", lambda _: nullcontext({"127.0.0.1:9": (None, 1)}))  # type: ignore[dict-item]
+        serve(f"sqlite:///{tmp_path}/ledger.db", lambda *_: nullcontext("127.0.0.1:9"))
 
 
 def test_the_service_starts_without_flask(tmp_path: Path) -> None:
@@ -265,53 +262,6 @@ def test_a_file_in_the_place_of_the_socket_stays(ledger: Ledger, tmp_path: Path)
     with pytest.raises(ServiceError, match="cannot listen on unix:"), opening:
         pass
     assert path.read_text() == "x"
-
-
-def test_the_service_serves_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeMunge(tmp_path / "munge", monkeypatch)
-    ports = []
-    for _ in range(3):
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            ports.append(found.getsockname()[1])
-    config = tmp_path / "site.toml"
-    config.write_text(
-        f'{LDAP}[ledger.service]\nuser = "{os.getuid()}"\nlisten = "127.0.0.1:{ports[0]}"\n'
-        f'monitor = "127.0.0.1:{ports[1]}"\n[ledger.schedule]\ningest = ""\npeople = ""\n'
-        f'[ledger.portal]\nlisten = "127.0.0.1:{ports[2]}"\nurl = "http://127.0.0.1:{ports[2]}"\n'
-    )
-    environ = {"SLURMKIT_CONFIG": str(config), "XDG_STATE_HOME": str(tmp_path / "state")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "slurmkit", "ledger", "serve"],
-        env=os.environ | environ, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                status, page = ask(http.client.HTTPConnection("127.0.0.1", ports[2]), "/login")
-                break
-            except OSError:
-                assert time.monotonic() < end
-                time.sleep(0.05)
-        assert status == 200
-        assert 'name="password"' in page
-        assert process.stderr
-        said = process.stderr.readline()
-        wait_until(lambda: _catches_sigterm(process.pid))
-        process.terminate()
-        _, more = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == 0, more
-    assert f"also=127.0.0.1:{ports[2]}" in said
-    assert stat.S_IMODE((tmp_path / "state/slurmkit/portal/key").stat().st_mode) == 0o600
-
-
-def _catches_sigterm(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 # ---- passwords that the directory checks
