@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_lab import CLUSTER, Lab
+from cluster_lab import Lab
+from portal_service import PYTHON, pages_served
 from slurmkit_accounting.portal.login import REFUSAL_SECONDS
-from waiting import PATIENCE, wait_for
+from waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
-PYTHON = "/opt/slurmkit/venv/bin/python"
 WINDOW = "from=2020-01-01&to=2100-01-01&timezone=UTC"
 CONFIG = """
 [ledger.portal]
 listen = "127.0.0.1:6833"
 url = "http://127.0.0.1:6833"
+login = ["ldap"]
 """
-SERVE = (Path(__file__).parent / "portal_driver.py").read_text("utf-8")
 # Logs in as told on standard input, then prints the status and text of each page.
 BROWSE = """
 import http.cookiejar, json, re, sys, time, urllib.error, urllib.parse, urllib.request
@@ -59,21 +57,8 @@ def portal(lab: Lab) -> Iterator[Lab]:
         lab.run(
             "sbatch", "--wait", "--gres=gpu:1", "--output=/dev/null", "--wrap=sleep 2", user=user
         )
-    argv = [
-        str(CLUSTER), "exec", "ledger", "--name", lab.name, "--user", "slurmkit", "--",
-        PYTHON, "-c", SERVE, CONFIG,
-    ]  # fmt: skip
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdin
-        assert server.stdout
-        assert server.stderr
-        said = server.stdout.readline()
-        assert said == "ready\n", server.stderr.read()
+    with pages_served(lab, "127.0.0.1:6833", CONFIG):
         yield lab
-        server.stdin.close()
-        server.wait(PATIENCE)
 
 
 def browse(lab: Lab, *paths: str, **told: Any) -> dict[str, Any]:

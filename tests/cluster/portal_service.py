@@ -1,0 +1,68 @@
+"""The pages of the ledger's service, with settings of a test, and what stands before them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from cluster_lab import CLUSTER, Lab
+from slurmkit_accounting.portal.process import Start
+from waiting import PATIENCE
+
+from slurmkit import __version__
+
+PYTHON = "/opt/slurmkit/venv/bin/python"
+
+
+@contextmanager
+def pages_served(lab: Lab, address: str, settings: str) -> Iterator[None]:
+    """Serve the pages on the ledger's host, with the service's ledger and configuration.
+
+    Args:
+        lab: the cluster.
+        address: of the pages, as `settings` have it.
+        settings: TOML that is read after the service's own.
+    """
+    folder = lab.run("mktemp", "-d", service="ledger", user="slurmkit").stdout.strip()
+    file = f"{folder}/portal.toml"
+    lab.run("tee", file, service="ledger", user="slurmkit", input=settings)
+    environ = (f"SLURMKIT_CONFIG={file}", f"XDG_STATE_HOME={folder}")
+    process = (PYTHON, "-P", "-m", "slurmkit_accounting.portal.process")
+    told = msgspec.json.encode(Start(None, __version__, address)).decode() + "\n"
+    with running(lab, "env", *environ, *process, user="slurmkit", told=told) as said:
+        assert '"fault":null' in said
+        yield
+
+
+@contextmanager
+def running(lab: Lab, *argv: str, user: str = "", told: str = "") -> Iterator[str]:
+    """Run a command on the ledger's host, from its first line to the end of the `with` block.
+
+    Args:
+        lab: the cluster.
+        argv: the command; it ends by SIGTERM.
+        user: who runs it; root by default.
+        told: what it reads first.
+
+    Yields:
+        Its first line.
+    """
+    who = ("--user", user) if user else ()
+    command = [str(CLUSTER), "exec", "ledger", "--name", lab.name, *who, "--", *argv]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        try:
+            process.stdin.write(told)
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            yield line
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
