@@ -9,6 +9,7 @@ added or subtracted; for an edge within an hour, so are the runs that start or e
 
 from __future__ import annotations
 
+import sqlite3
 from calendar import monthrange
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -47,7 +48,8 @@ _AT_ONCE = 50_000
 _GPU_COLUMNS = frozenset(("gpu_seconds", "gpus"))
 _UNDIVIDED = 2  # edges of a window
 _MOST_REMEMBERED = 20_000  # keys whose sums a page remembers: 5 MB
-_FEW_KEYS = 500  # whose rows the database picks; SQLite before 3.32 takes 999 parameters
+# Keys whose rows the database picks. SQLite before 3.32 takes 999 parameters.
+_FEW_KEYS = 5_000 if sqlite3.sqlite_version_info >= (3, 32) else 900
 
 
 class _Changes(NamedTuple):
@@ -256,7 +258,7 @@ class EndedUsage:
             span["few"] = self._few
         query = _sums_by_key(table, names, is_of_few=self._few is not None)
         with self._connection.execute(query, span) as found:
-            for some in found.partitions():
+            for some in found.partitions(_AT_ONCE):
                 numbers = len(some) * (len(names) + 1)
                 flat = np.fromiter(chain.from_iterable(some), np.int64, numbers)
                 yield flat.reshape(len(some), -1)
@@ -294,7 +296,7 @@ def _sums_by_key(table: Table, names: tuple[str, ...], *, is_of_few: bool) -> Se
     where = (table.c.bin >= bindparam("begin"), table.c.bin < bindparam("end"))
     query = select(table.c.key_id, *sums).where(*where).group_by(table.c.key_id)
     if is_of_few:
-        query = query.where(table.c.key_id.in_(bindparam("few", expanding=True)))
+        return query.where(table.c.key_id.in_(bindparam("few", expanding=True)))
     return query.execution_options(yield_per=_AT_ONCE)
 
 

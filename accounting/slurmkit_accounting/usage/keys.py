@@ -20,6 +20,13 @@ def load_keys(
         yield number, UsageKey(*fields)
 
 
+def load_owning_keys(connection: Connection) -> Iterator[UsageKey]:
+    """Load one key for all that differ in partition, QOS, state and type of GPUs only."""
+    columns = (usage_keys.c[name] for name in ("cluster_id", "user", "uid", "account", "era"))
+    for cluster, user, uid, account, era in connection.execute(select(*columns).distinct()):
+        yield UsageKey(cluster, user, uid, account, "", "", "", redone=False, gpu_type="", era=era)
+
+
 def load_used_keys(connection: Connection, first: int, last: int) -> list[tuple[int, UsageKey]]:
     """Load the ids and keys of what has usage in some months; nobody may change them.
 
