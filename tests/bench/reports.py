@@ -89,6 +89,12 @@ def fill(connection: Connection, jobs: int, shape: Shape = Shape()) -> None:  # 
             ),
             {"every": shape.every},
         )
+    if (
+        connection.dialect.name == "postgresql"
+    ):  # whose counters know nothing of ids that were given
+        for table in ("clusters", "usage_keys"):
+            counter = f"pg_get_serial_sequence('{table}', 'id')"
+            connection.execute(text(f"SELECT setval({counter}, max(id)) FROM {table}"))
 
 
 # Of the hours only every eighth: nobody runs all day long. What is held at once changes by one.
@@ -135,7 +141,7 @@ _KEYS_SQL = (
     f" CASE n / {USERS} % {PARTITIONS} WHEN 0 THEN '-' WHEN 1 THEN 'a100' ELSE 'h100' END, 0"
     " FROM keys"
 )
-_START = ":begin + n * :seconds / :jobs"
+_START = ":begin + CAST(n AS BIGINT) * :seconds / :jobs"
 _RUNS = (
     "WITH RECURSIVE runs_(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM runs_ WHERE n < :jobs)"
     ' INSERT INTO runs (cluster_id, db_index, job_id_raw, job_id, "user", uid, account, partition,'

@@ -1,4 +1,4 @@
-"""The listener of the pages, which the ledger's service opens if `[ledger.portal]` says where."""
+"""The listener of the pages, which a process of the ledger's service opens."""
 
 from __future__ import annotations
 

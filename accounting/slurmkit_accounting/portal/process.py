@@ -6,45 +6,59 @@ also stops when the service is killed.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import NoReturn
+from pathlib import Path
+from typing import IO, cast
 
 import msgspec
 
+from slurmkit import __version__
 from slurmkit.config.files import load_section
-from slurmkit.errors import ServiceError, SlurmkitError
+from slurmkit.errors import BadConfig, ServiceError, SlurmkitError
 from slurmkit_accounting.portal.listener import portal_doors
 from slurmkit_accounting.portal.settings import PortalSection
 from slurmkit_accounting.remote.client import fault_error
 from slurmkit_accounting.remote.protocol import ServiceFault
 from slurmkit_accounting.service.log import Log
-from slurmkit_accounting.service.server import service_parts, serving_all
+from slurmkit_accounting.service.server import Neighbour, service_parts, serving_all
 
-_ARGV = (sys.executable, "-P", "-m", "slurmkit_accounting.portal.process")
-_PAUSE_SECONDS = 5.0  # after which a process that ended is started again
-_STOP_SECONDS = 60.0
+# Nothing of the folder that the service was started in is run, nor of PYTHONPATH in a package's
+# own Python.
+_ALONE = "-I" if sys.flags.isolated else "-P"
+_ARGV = (sys.executable, _ALONE, "-m", "slurmkit_accounting.portal.process")
+_PAUSE_SECONDS, _LONGEST_PAUSE = 5.0, 60.0  # after which a process that ended is started again
+_START_SECONDS, _STOP_SECONDS, _END_SECONDS = 300.0, 60.0, 10.0
+_OOM_SCORE = "500"  # if memory is short, the kernel ends the pages before an ingest
 
 
-class _Start(msgspec.Struct):
-    """The first line of its standard input: a URL can hold a password, so it is no argument."""
+class Start(msgspec.Struct):
+    """The first line of its standard input: a URL can hold a password, so it is no argument.
+
+    Attributes:
+        db: database URL of the ledger; None for the configured one.
+        release: of the service, which may run on after an upgrade.
+        address: of the pages.
+    """
 
     db: str | None
+    release: str
+    address: str
 
 
-class _Started(msgspec.Struct):
-    """The first line of its standard output: that it serves, or why it does not."""
+class Started(msgspec.Struct):
+    """The only line of its standard output: that it serves, or why it does not."""
 
     fault: ServiceFault | None = None
 
 
 @contextmanager
-def portal_process(db: str | None, log: Log) -> Iterator[str | None]:
+def portal_process(db: str | None, log: Log) -> Iterator[Neighbour | None]:
     """Serve the pages in a process of their own until the end of the `with` block.
 
     Args:
@@ -52,7 +66,7 @@ def portal_process(db: str | None, log: Log) -> Iterator[str | None]:
         log: gets a line if the process ends by itself.
 
     Yields:
-        The address; None where `[ledger.portal]` names none, and there are no pages.
+        None where `[ledger.portal]` names no address, and there are no pages.
 
     Raises:
         SlurmkitError: any error of `portal_doors` and `serving_all`.
@@ -61,9 +75,9 @@ def portal_process(db: str | None, log: Log) -> Iterator[str | None]:
     if not address:
         yield None
         return
-    keeper = _Keeper(db, log)
+    keeper = _Keeper(Start(db, __version__, address), log)
     try:
-        yield address
+        yield Neighbour(address, keeper.is_serving)
     finally:
         keeper.stop()
 
@@ -71,13 +85,18 @@ def portal_process(db: str | None, log: Log) -> Iterator[str | None]:
 class _Keeper:
     """Starts the process, and again if it ends."""
 
-    def __init__(self, db: str | None, log: Log) -> None:
-        self._db, self._log = db, log
+    def __init__(self, start: Start, log: Log) -> None:
+        self._start, self._log = start, log
         self._stopping = threading.Event()
-        self._lock = threading.Lock()  # held where the process is replaced or told to stop
-        self._process = _start(db)
+        self._serving = False
+        self._lock = threading.Lock()  # held where a process is started or told to stop
+        self._launch()
         self._thread = threading.Thread(target=self._keep, daemon=True, name="portal process")
         self._thread.start()
+
+    def is_serving(self) -> bool:
+        """Whether the pages are served."""
+        return self._serving
 
     def stop(self) -> None:
         """Let it answer what it was asked, and end."""
@@ -87,90 +106,131 @@ class _Keeper:
         self._thread.join(_STOP_SECONDS)
         if self._thread.is_alive():
             self._process.kill()
-            self._thread.join()
+        self._thread.join()
 
     def _keep(self) -> None:
         while True:
             code = self._process.wait()
+            self._serving = False
             _let_end(self._process)
             if self._stopping.is_set():
                 return
             self._log("failed", why=f"the process of the pages ended ({_named(code)})")
-            self._start_again()
+            self._launch_again()
 
-    def _start_again(self) -> None:
-        while not self._stopping.wait(_PAUSE_SECONDS):
+    def _launch_again(self) -> None:
+        pause = _PAUSE_SECONDS
+        while not self._stopping.wait(pause):
             try:
-                process = _start(self._db)
+                self._launch()
             except SlurmkitError as error:
                 self._log("failed", why=f"the pages do not start: {error}")
-                continue
-            with self._lock:
-                self._process = process
-                if self._stopping.is_set():
-                    _let_end(process)
-            return
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                return
+
+    def _launch(self) -> None:
+        """Start the process, unless it is to stop; return once it serves.
+
+        Raises:
+            SlurmkitError: why it does not serve.
+        """
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._process = _spawned(self._start)
+        _wait_for_answer(self._process)
+        self._serving = True
 
 
-def _start(db: str | None) -> subprocess.Popen[bytes]:
-    """Start the process; return it once it serves.
+def _spawned(start: Start) -> subprocess.Popen[bytes]:
+    """Start the process; it has a session of its own, so that Ctrl-C is for the service only."""
+    try:
+        process = subprocess.Popen(
+            _ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+    except OSError as error:
+        raise ServiceError(f"cannot start the process of the pages: {error}") from error
+    line = cast("IO[bytes]", process.stdin)
+    with suppress(BrokenPipeError):  # the answer, or that there is none, says why
+        line.write(msgspec.json.encode(start) + b"\n")
+        line.flush()
+    return process
+
+
+def _wait_for_answer(process: subprocess.Popen[bytes]) -> None:
+    """Return once the process serves.
 
     Raises:
-        SlurmkitError: why it does not.
+        SlurmkitError: why it does not; then it has ended.
     """
-    process = subprocess.Popen(_ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None  # noqa: S101 - for the type checker
-    assert process.stdout is not None  # noqa: S101
+    killing = threading.Timer(_START_SECONDS, process.kill)
+    killing.start()
+    with cast("IO[bytes]", process.stdout) as output:
+        line = output.readline()
+    killing.cancel()
     try:
-        process.stdin.write(msgspec.json.encode(_Start(db)) + b"\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-    except BrokenPipeError:
-        line = b""
-    process.stdout.close()
-    fault = msgspec.json.decode(line, type=_Started).fault if line else None
-    if line and fault is None:
-        return process
+        fault = msgspec.json.decode(line, type=Started).fault
+    except msgspec.DecodeError:  # it ends without an answer
+        code = _ended(process)
+        fault = ServiceFault("ServiceError", f"their process ended ({_named(code)}); see the log")
+    if fault is not None:
+        _ended(process)
+        raise fault_error(fault.kind, fault.message)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a process that ends by itself, or is killed if it does not."""
     _let_end(process)
-    code = process.wait()
-    if fault is None:
-        raise ServiceError(f"the process of the pages ended ({_named(code)}); see the log")
-    raise fault_error(fault.kind, fault.message)
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_END_SECONDS)
+    process.kill()
+    return process.wait()
 
 
 def _let_end(process: subprocess.Popen[bytes]) -> None:
     """Close its standard input; it may have ended before."""
-    assert process.stdin is not None  # noqa: S101 - for the type checker
     with suppress(BrokenPipeError):
-        process.stdin.close()
+        cast("IO[bytes]", process.stdin).close()
 
 
 def _named(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def main() -> None:
-    """Serve the pages until standard input ends, or SIGTERM."""
-    signal.signal(signal.SIGTERM, _leave)
-    # Ctrl-C on a terminal reaches both; the service ends, and so does its end of the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    db = msgspec.json.decode(sys.stdin.buffer.readline(), type=_Start).db
+    """Serve the pages until standard input ends."""
+    # Who stops the service may send SIGTERM to all its processes; it first finishes its task.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "utf-8")
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     try:
-        with portal_doors(service_parts(db)) as doors, serving_all(doors):
-            _tell(_Started())
+        _check_unchanged(start)
+        with portal_doors(service_parts(start.db)) as doors, serving_all(doors):
+            _tell(answer, Started())
             sys.stdin.buffer.read()
     except SlurmkitError as error:
-        _tell(_Started(ServiceFault(type(error).__name__, str(error))))
+        _tell(answer, Started(ServiceFault(type(error).__name__, str(error))))
         sys.exit(1)
 
 
-def _tell(started: _Started) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(started) + b"\n")
-    sys.stdout.flush()
+def _check_unchanged(start: Start) -> None:
+    """Check that the service would start these pages, if it were started now."""
+    if start.release != __version__:
+        raise ServiceError(f"slurmkit {__version__} was installed; restart the service")
+    if load_section("ledger.portal", PortalSection).listen != start.address:
+        raise BadConfig("[ledger.portal] listen has changed; restart the service")
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(0)
+def _tell(answer: IO[bytes], started: Started) -> None:
+    with suppress(BrokenPipeError), answer:  # the service may have ended meanwhile
+        answer.write(msgspec.json.encode(started) + b"\n")
 
 
 if __name__ == "__main__":

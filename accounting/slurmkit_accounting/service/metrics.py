@@ -40,6 +40,7 @@ class LedgerMetrics(Collector):
         hours: the metric of this month's GPU-hours.
         log: gets a line when the ledger cannot be read.
         left: the metrics of unmapped people, budgets and allocations; None for none.
+        are_pages_served: whether those of `[ledger.portal]` are; None where there are none.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class LedgerMetrics(Collector):
         hours: MonthGpuHours,
         log: Log,
         left: LeftMetrics | None = None,
+        are_pages_served: Callable[[], bool] | None = None,
     ) -> None:
         self._open_ledger = open_ledger
         self._schedule = schedule
         self._hours = hours
         self._log = log
         self._left = left
+        self._are_pages_served = are_pages_served
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -89,6 +92,12 @@ class LedgerMetrics(Collector):
         yield GaugeMetricFamily(
             f"{_PREFIX}up", "Whether the ledger could be read.", value=float(bool(of_ledger))
         )
+        if self._are_pages_served:
+            yield GaugeMetricFamily(
+                f"{_PREFIX}portal_up",
+                "Whether the pages of [ledger.portal] are served.",
+                value=float(self._are_pages_served()),
+            )
         yield from of_ledger
         yield from self._task_metrics()
 

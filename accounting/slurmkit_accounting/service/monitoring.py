@@ -241,8 +241,17 @@ def judge_health(
     section: ServiceSection,
     *,
     running: str | None = None,
+    lacks_pages: bool = False,
 ) -> ServiceHealth:
-    """Judge the ledger by how long ago the scheduled tasks were done."""
+    """Judge the ledger by how long ago the scheduled tasks were done.
+
+    Args:
+        state: of the ledger.
+        tasks: that are scheduled.
+        section: with the ages from which on something is too old.
+        running: the task that runs now.
+        lacks_pages: whether the pages of `[ledger.portal]` should be served, and are not.
+    """
     now, scheduled = state.taken, {task.name for task in tasks}
     health = ServiceHealth(
         ingest_age={each.name: _age(each.last_ingest, now) for each in state.clusters},
@@ -251,8 +260,10 @@ def judge_health(
         running=running,
         errors={name: run.error for name, run in state.tasks.items() if run.error},
     )
-    reasons = tuple(_reasons(health, scheduled, state, section))
-    return msgspec.structs.replace(health, reasons=reasons)
+    reasons = list(_reasons(health, scheduled, state, section))
+    if lacks_pages:
+        reasons.append("the pages of [ledger.portal] are not served; the log says why")
+    return msgspec.structs.replace(health, reasons=tuple(reasons))
 
 
 def _reasons(

@@ -107,7 +107,16 @@ class Door(NamedTuple):
 
 Doors: TypeAlias = dict[str, Door]
 """Applications by the address they are served on."""
-Beside: TypeAlias = Callable[[str | None, Log], AbstractContextManager[str | None]]
+
+
+class Neighbour(NamedTuple):
+    """What another process of the service serves, and whether it does so now."""
+
+    address: str
+    is_serving: Callable[[], bool]
+
+
+Beside: TypeAlias = Callable[[str | None, Log], AbstractContextManager[Neighbour | None]]
 
 
 def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
@@ -117,8 +126,8 @@ def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
 
     Args:
         db: database URL of the ledger; None for the configured one.
-        beside: opens what another process serves of this ledger until the end of the `with` block;
-            yields its address, or None.
+        beside: lets another process serve pages of this ledger until the end of the `with` block;
+            yields None if it has none.
 
     Raises:
         BadConfig: when a setting is not valid, or others can write a configuration file.
@@ -135,12 +144,9 @@ def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
     schedule = Schedule([], parts.open_to_change, log)
     tasks = ServiceTasks(parts.open_to_change, LocalSlurmCommands(), schedule.check, parts.zone)
     schedule.add(tasks.tasks(plan))
-    doors = _applications(section, schedule, parts)
-    with beside(db, log) as address:
-        if address in doors:
-            raise _clash(address)
-        with serving_all(doors):
-            _run(schedule, section, source, also=address, log=log)
+    with beside(db, log) as pages, serving_all(_applications(section, schedule, parts, pages)):
+        also = pages.address if pages else None
+        _run(schedule, section, source, also=also, log=log)
     log("stopped")
 
 
@@ -206,18 +212,24 @@ def _check_voucher(section: ServiceSection) -> None:
         )
 
 
-def _applications(section: ServiceSection, schedule: Schedule, parts: ServiceParts) -> Doors:
+def _applications(
+    section: ServiceSection, schedule: Schedule, parts: ServiceParts, pages: Neighbour | None
+) -> Doors:
     """Return the two applications by address, each with its number of threads."""
+    are_pages_served = pages.is_serving if pages else None
 
     def look() -> monitoring.ServiceHealth:
         with parts.open_ledger() as ledger, ledger.transaction() as connection:
             state = read_state(connection)
-        return monitoring.judge_health(state, schedule.tasks, section, running=schedule.running)
+        return monitoring.judge_health(
+            state, schedule.tasks, section, running=schedule.running,
+            lacks_pages=are_pages_served is not None and not are_pages_served(),
+        )  # fmt: skip
 
     answers = QueryAnswerer(parts.open_ledger, parts.permissions, parts.log, parts.open_to_change)
     hours = MonthGpuHours(parts.zone, by_user=section.metrics_by_user)
     left = LeftMetrics(parts.zone, parts.log, by_user=section.metrics_by_user)
-    metrics = LedgerMetrics(parts.open_ledger, schedule, hours, parts.log, left)
+    metrics = LedgerMetrics(parts.open_ledger, schedule, hours, parts.log, left, are_pages_served)
     monitor = page_application(
         {
             "/health": lambda _: monitoring.health_page(look),
@@ -235,16 +247,14 @@ def _applications(section: ServiceSection, schedule: Schedule, parts: ServicePar
         )
         for address in section.addresses
     }
-    if section.monitor in queries:
-        raise _clash(section.monitor)
+    others = [section.monitor, *([pages.address] if pages else [])]
+    for at, address in enumerate(others):
+        if address in queries or address in others[:at]:
+            raise BadConfig(
+                f"two listeners have the address {address}; give each its own port in"
+                " [ledger.service] listen and monitor, and [ledger.portal] listen"
+            )
     return queries | {section.monitor: Door(monitor, _MONITOR_THREADS)}
-
-
-def _clash(address: str) -> BadConfig:
-    return BadConfig(
-        f"two listeners have the address {address}; give each its own port in"
-        " [ledger.service] listen and monitor, and [ledger.portal] listen"
-    )
 
 
 @contextmanager

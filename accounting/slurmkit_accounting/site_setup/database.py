@@ -153,7 +153,12 @@ def _ask_as(account: str, db: str) -> tuple[str, bool]:
         raise SlurmkitError(f"not checked: only root and {account} can find out")
     own = {"HOME": person.pw_dir, "USER": person.pw_name, "LOGNAME": person.pw_name}
     environment = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT} | own
-    argv = [sys.executable, "-P", "-m", "slurmkit_accounting.site_setup.database"]
+    argv = [
+        sys.executable,
+        "-I" if sys.flags.isolated else "-P",
+        "-m",
+        "slurmkit_accounting.site_setup.database",
+    ]
     try:
         done = run_as(
             person, argv, cwd="/", env=environment, input=db, capture_output=True, timeout=_SECONDS

@@ -28,7 +28,7 @@ from slurmkit_accounting.people.ldap import check_login
 from slurmkit_accounting.portal.listener import portal_doors
 from slurmkit_accounting.portal.login import client_address
 from slurmkit_accounting.service.log import make_log
-from slurmkit_accounting.service.server import ServiceParts, serve, serving_on
+from slurmkit_accounting.service.server import Neighbour, ServiceParts, serve, serving_on
 
 from slurmkit.errors import BadConfig, DirectoryError, ServiceError
 
@@ -215,7 +215,10 @@ def test_the_pages_do_not_take_the_place_of_the_queries(
     FakeMunge(tmp_path / "munge", monkeypatch)
     configure(f'[ledger.service]\nuser = "{os.getuid()}"\n{listener} = "127.0.0.1:9"\n')
     with pytest.raises(BadConfig, match=r"two listeners have the address 127\.0\.0\.1:9"):
-        serve(f"sqlite:///{tmp_path}/ledger.db", lambda *_: nullcontext("127.0.0.1:9"))
+        serve(
+            f"sqlite:///{tmp_path}/ledger.db",
+            lambda *_: nullcontext(Neighbour("127.0.0.1:9", lambda: True)),
+        )
 
 
 def test_the_service_starts_without_flask(tmp_path: Path) -> None:

@@ -12,15 +12,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from service_lab import FakeMunge
 from slurmkit_accounting.portal import process as process_module
-from slurmkit_accounting.portal.process import portal_process
+from slurmkit_accounting.portal.process import Start, Started, portal_process
 from waiting import PATIENCE, wait_until
 
+from slurmkit import __version__
 from slurmkit.errors import BadConfig, MissingExtra, ServiceError
 
 LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
+
+
+HANGS = (sys.executable, "-c", "import time; time.sleep(3600)  # portal.process")
 
 
 class Lines:
@@ -78,13 +83,17 @@ def children(pid: int) -> list[int]:
 
 
 def command_line(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Return the arguments of a process; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_without_an_address_there_is_no_process(configure: Callable[[str], None]) -> None:
     configure("")
-    with portal_process(None, Lines()) as address:
-        assert address is None
+    with portal_process(None, Lines()) as pages:
+        assert pages is None
         assert children(os.getpid()) == []
 
 
@@ -97,34 +106,53 @@ def test_the_service_itself_needs_no_flask() -> None:
     assert said.stdout == "False False\n"
 
 
-@pytest.mark.parametrize("killed_by", [signal.SIGKILL, signal.SIGTERM])
 def test_pages_that_end_are_started_again(
-    site: Callable[[str], None],
-    port: int,
-    monkeypatch: pytest.MonkeyPatch,
-    killed_by: signal.Signals,
+    site: Callable[[str], None], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "_PAUSE_SECONDS", 0.05)
     site("")
     log = Lines()
-    with portal_process(None, log) as address:
-        assert address == f"127.0.0.1:{port}"
+    with portal_process(None, log) as pages:
+        assert pages
+        assert pages.address == f"127.0.0.1:{port}"
+        assert pages.is_serving()
         assert "password" in login_page(port)
         (first,) = children(os.getpid())
-        os.kill(first, killed_by)
-        wait_until(lambda: children(os.getpid()) not in ([], [first]) and login_page(port))
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(log.lines) == 1 and pages.is_serving())
         site("login = 5\n")  # somebody breaks the configuration; the running pages stay
         assert login_page(port)
         (second,) = children(os.getpid())
-        os.kill(second, killed_by)
-        wait_until(lambda: any("login" in line for line in log.lines))
+        os.kill(second, signal.SIGKILL)
+        wait_until(lambda: len(log.lines) > 3)
+        assert not pages.is_serving()
         site("")
         wait_until(lambda: login_page(port))
     assert login_page(port) == ""
     assert children(os.getpid()) == []
-    ended = "SIGKILL" if killed_by == signal.SIGKILL else "exit code 0"
-    assert log.lines[0] == f"failed the process of the pages ended ({ended})"
+    assert log.lines[:2] == ["failed the process of the pages ended (SIGKILL)"] * 2
     assert "failed the pages do not start: " in log.lines[2]
+    assert "login" in log.lines[2]
+
+
+def test_pages_that_say_what_nobody_understands(
+    site: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor can there be a process where the Python was taken away: they are tried again."""
+    monkeypatch.setattr(process_module, "_PAUSE_SECONDS", 0.05)
+    site("")
+    log = Lines()
+    with portal_process(None, log) as pages:
+        assert pages
+        (pid,) = children(os.getpid())
+        with monkeypatch.context() as changed:
+            changed.setattr(process_module, "_ARGV", ("printf", '{"fault'))
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: len(log.lines) == 2)
+            changed.setattr(process_module, "_ARGV", (str(tmp_path / "nowhere"),))
+            wait_until(lambda: "nowhere" in log.lines[-1])
+        wait_until(pages.is_serving)
+    assert "their process ended (exit code 0)" in log.lines[1]
 
 
 def test_a_service_that_stops_while_the_pages_are_away(
@@ -140,6 +168,31 @@ def test_a_service_that_stops_while_the_pages_are_away(
     assert login_page(port) == ""
 
 
+def test_a_service_that_stops_while_the_pages_start_again(
+    site: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(process_module, "_STOP_SECONDS", 0.1)
+    site("")
+    with portal_process(None, Lines()):
+        (pid,) = children(os.getpid())
+        monkeypatch.setattr(process_module, "_ARGV", HANGS)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: children(os.getpid()) not in ([], [pid]))
+    assert children(os.getpid()) == []
+
+
+def test_pages_that_do_not_answer_at_the_start(
+    site: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(process_module, "_ARGV", HANGS)
+    site("")
+    with pytest.raises(ServiceError, match="SIGKILL"), portal_process(None, Lines()):
+        pass
+    assert children(os.getpid()) == []
+
+
 def test_pages_that_do_not_stop_are_killed(
     site: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +202,28 @@ def test_pages_that_do_not_stop_are_killed(
         (pid,) = children(os.getpid())
         os.kill(pid, signal.SIGSTOP)
     assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize(
+    ("release", "address", "words"),
+    [("0.0.1", "127.0.0.1:1", "was installed"), (__version__, "127.0.0.1:2", "listen has changed")],
+)
+def test_pages_that_another_service_would_start(
+    site: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    release: str,
+    address: str,
+    words: str,
+) -> None:
+    """A service that runs on after an upgrade, or after its settings were changed."""
+    site("")
+    start = msgspec.json.encode(Start(None, release, address))
+    argv = [sys.executable, "-P", "-m", "slurmkit_accounting.portal.process"]
+    done = subprocess.run(argv, input=start + b"\n", capture_output=True, check=False)
+    fault = msgspec.json.decode(done.stdout, type=Started).fault
+    assert fault
+    assert words in fault.message
+    assert "restart the service" in fault.message
 
 
 def test_why_the_pages_do_not_start(
@@ -233,11 +308,11 @@ def test_the_service_serves_the_pages_while_it_runs(
         assert 'name="password"' in login_page(service.port)
         (pages,) = children(service.process.pid)
         assert b"a-secret" not in command_line(pages)
-        if stopped_by == signal.SIGINT:  # as Ctrl-C on a terminal, which all processes get
+        if stopped_by == signal.SIGTERM:  # who stops a service may send it to all its processes
             os.kill(pages, stopped_by)
         service.process.send_signal(stopped_by)
         _, more = service.process.communicate(timeout=PATIENCE)
-        wait_until(lambda: not Path(f"/proc/{pages}").exists() or not command_line(pages))
+        wait_until(lambda: not command_line(pages))
     finally:
         service.process.kill()
     assert "failed" not in more
