@@ -35,8 +35,8 @@ from slurmkit_accounting.portal.sessions import SessionStore
 from slurmkit_accounting.portal.settings import PortalSection
 from slurmkit_accounting.portal.view_log import ViewLog
 from slurmkit_accounting.sacct.query import SACCT_FIELDS
+from slurmkit_accounting.service.listening import serving_on
 from slurmkit_accounting.service.permissions import Permissions
-from slurmkit_accounting.service.server import serving_on
 from sqlalchemy import text
 
 from slurmkit.testing import FakeSlurm

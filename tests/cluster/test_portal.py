@@ -57,7 +57,7 @@ def portal(lab: Lab) -> Iterator[Lab]:
         lab.run(
             "sbatch", "--wait", "--gres=gpu:1", "--output=/dev/null", "--wrap=sleep 2", user=user
         )
-    with pages_served(lab, "127.0.0.1:6833", CONFIG):
+    with pages_served(lab, CONFIG):
         yield lab
 
 

@@ -33,14 +33,20 @@ PEOPLE = ("alice", "vogel", DEPUTY, "olga")
 SECRET = "a secret of this test alone, 32 c"
 SETTINGS = {
     "ldap": f"""
+[ledger.portal]
+listen = "127.0.0.1:{LDAP}"
 url = "http://127.0.0.1:{LDAP}"
 login = ["ldap"]
 """,
     "header": f"""
+[ledger.portal]
+listen = "unix:{FOLDER}/pages/socket"
 url = "http://127.0.0.1:{HEADER}"
 login = ["header"]
 """,
     "oidc": f"""
+[ledger.portal]
+listen = "127.0.0.1:{OIDC}"
 url = "http://127.0.0.1:{OIDC}"
 login = ["oidc"]
 [ledger.portal.oidc]
@@ -49,11 +55,6 @@ client_id = "pages"
 client_secret_file = "{FOLDER}/secret"
 claim = "ldap_id"
 """,
-}
-LISTEN = {
-    "ldap": f"127.0.0.1:{LDAP}",
-    "header": f"unix:{FOLDER}/pages/socket",
-    "oidc": f"127.0.0.1:{OIDC}",
 }
 BASES = {way: f"http://127.0.0.1:{port}" for way, port in zip(
     ("ldap", "header", "oidc"), (LDAP, HEADER, OIDC), strict=True
@@ -151,9 +152,7 @@ def directory_id(lab: Lab, name: str) -> str:
 
 @contextmanager
 def pages_on(site: Lab, way: str) -> Iterator[None]:
-    listen = LISTEN[way]
-    settings = f'[ledger.portal]\nlisten = "{listen}"{SETTINGS[way]}'
-    with pages_served(site, listen, settings):
+    with pages_served(site, SETTINGS[way]):
         if way != "header":
             yield
             return

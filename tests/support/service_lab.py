@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slurmkit_accounting.service.server import serving_on
+from slurmkit_accounting.service.listening import serving_on
 
 STAND_IN = Path(__file__).parent / "stand_in_munge.py"
 SERVICE_UID = os.getuid()  # the account of [ledger.service] user in these tests

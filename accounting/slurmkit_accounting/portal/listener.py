@@ -17,7 +17,8 @@ from slurmkit_accounting.portal.login_limits import LoginLimits
 from slurmkit_accounting.portal.sessions import SessionStore
 from slurmkit_accounting.portal.settings import OidcSection, PortalSection, check_portal_section
 from slurmkit_accounting.portal.view_log import ViewLog
-from slurmkit_accounting.service.server import Door, Doors, ServiceParts
+from slurmkit_accounting.service.listening import Door
+from slurmkit_accounting.service.server import ServiceParts
 
 if TYPE_CHECKING:
     from slurmkit_accounting.portal.openid_provider import OpenIdProvider
@@ -29,8 +30,8 @@ _SHORTEST_SECRET = 16
 
 
 @contextmanager
-def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
-    """Open the pages until the end of the `with` block; nothing without an address.
+def portal_door(parts: ServiceParts) -> Iterator[Door]:
+    """Open the pages until the end of the `with` block.
 
     Raises:
         BadConfig: when the section would let people in without a login, or lacks something.
@@ -38,9 +39,6 @@ def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
         ServiceError: when the service's state cannot be stored.
     """
     section = load_section("ledger.portal", PortalSection)
-    if not section.listen:
-        yield {}
-        return
     ldap = load_section("ldap", LdapSection)
     oidc = load_section("ledger.portal.oidc", OidcSection)
     check_portal_section(section, ldap, oidc)
@@ -73,7 +71,7 @@ def portal_doors(parts: ServiceParts) -> Iterator[Doors]:
     )
     views.start()
     try:
-        yield {section.listen: Door(app.portal_application(pages), THREADS)}
+        yield Door(app.portal_application(pages), THREADS)
     finally:
         views.stop()
 

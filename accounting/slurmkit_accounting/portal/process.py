@@ -1,13 +1,15 @@
 """The process of the pages: their threads would take the time of the service's ingest.
 
 The service starts it, starts it again if it ends, and stops it by closing its standard input. So it
-also stops when the service is killed.
+also stops when the service is killed. The service itself listens on the address, and lends the
+socket: while the process is away, no other user of the host can take a port on which people log in.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,12 +23,13 @@ import msgspec
 from slurmkit import __version__
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, ServiceError, SlurmkitError
-from slurmkit_accounting.portal.listener import portal_doors
+from slurmkit_accounting.portal.listener import portal_door
 from slurmkit_accounting.portal.settings import PortalSection
 from slurmkit_accounting.remote.client import fault_error
 from slurmkit_accounting.remote.protocol import ServiceFault
+from slurmkit_accounting.service.listening import listening_on, serving
 from slurmkit_accounting.service.log import Log
-from slurmkit_accounting.service.server import Neighbour, service_parts, serving_all
+from slurmkit_accounting.service.server import Neighbour, service_parts
 
 # Nothing of the folder that the service was started in is run, nor of PYTHONPATH in a package's
 # own Python.
@@ -44,11 +47,13 @@ class Start(msgspec.Struct):
         db: database URL of the ledger; None for the configured one.
         release: of the service, which may run on after an upgrade.
         address: of the pages.
+        listener: file descriptor of the socket that listens there.
     """
 
     db: str | None
     release: str
     address: str
+    listener: int
 
 
 class Started(msgspec.Struct):
@@ -69,17 +74,18 @@ def portal_process(db: str | None, log: Log) -> Iterator[Neighbour | None]:
         None where `[ledger.portal]` names no address, and there are no pages.
 
     Raises:
-        SlurmkitError: any error of `portal_doors` and `serving_all`.
+        SlurmkitError: any error of `listening_on` and `portal_door`.
     """
     address = load_section("ledger.portal", PortalSection).listen
     if not address:
         yield None
         return
-    keeper = _Keeper(Start(db, __version__, address), log)
-    try:
-        yield Neighbour(address, keeper.is_serving)
-    finally:
-        keeper.stop()
+    with listening_on(address) as listener:
+        keeper = _Keeper(Start(db, __version__, address, listener.fileno()), log)
+        try:
+            yield Neighbour(address, keeper.is_serving)
+        finally:
+            keeper.stop()
 
 
 class _Keeper:
@@ -147,8 +153,9 @@ def _spawned(start: Start) -> subprocess.Popen[bytes]:
     """Start the process; it has a session of its own, so that Ctrl-C is for the service only."""
     try:
         process = subprocess.Popen(
-            _ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+            _ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            pass_fds=[start.listener],
+        )  # fmt: skip
     except OSError as error:
         raise ServiceError(f"cannot start the process of the pages: {error}") from error
     line = cast("IO[bytes]", process.stdin)
@@ -212,7 +219,11 @@ def main() -> None:
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     try:
         _check_unchanged(start)
-        with portal_doors(service_parts(start.db)) as doors, serving_all(doors):
+        listener = socket.socket(fileno=start.listener)
+        with (
+            portal_door(service_parts(start.db)) as door,
+            serving(listener, door.app, door.threads),
+        ):
             _tell(answer, Started())
             sys.stdin.buffer.read()
     except SlurmkitError as error:

@@ -50,7 +50,7 @@ def query_application(
         log: gets a line for each query and each refusal.
         turn: held while a query of a uid is answered and its answer is sealed.
         on_socket: whether it is served on a Unix socket whose server names the uid of who asks
-            (`slurmkit_accounting.service.server.serving_on`).
+            (`slurmkit_accounting.service.listening.serving_on`).
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""The listener of the portal: off by default, on a port or a socket; and its passwords."""
+"""The listener of the portal, on a port or a socket; and its passwords."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from slurmkit_accounting.config import LdapSection
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.people import ldap
 from slurmkit_accounting.people.ldap import check_login
-from slurmkit_accounting.portal.listener import portal_doors
+from slurmkit_accounting.portal.listener import portal_door
 from slurmkit_accounting.portal.login import client_address
+from slurmkit_accounting.service.listening import serving_on
 from slurmkit_accounting.service.log import make_log
-from slurmkit_accounting.service.server import Neighbour, ServiceParts, serve, serving_on
+from slurmkit_accounting.service.server import Neighbour, ServiceParts, serve
 
 from slurmkit.errors import BadConfig, DirectoryError, ServiceError
 
@@ -79,11 +80,6 @@ class SocketConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def test_without_an_address_there_are_no_pages(ledger: Ledger) -> None:
-    with portal_doors(parts(ledger)) as doors:
-        assert doors == {}
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -117,7 +113,7 @@ def test_settings_that_let_people_in_stop_the_service(
     secret.chmod(0o600)
     ldap = "" if "[ldap]" in text else LDAP
     configure(ldap + "[ledger.portal]\n" + text.replace("{secret}", str(secret)))
-    with pytest.raises(BadConfig, match=words), portal_doors(parts(ledger)):
+    with pytest.raises(BadConfig, match=words), portal_door(parts(ledger)):
         pass
 
 
@@ -133,8 +129,8 @@ def test_the_pages_know_the_provider_of_the_configuration(
     secret.write_text("of the provider\n")
     secret.chmod(0o600)
     configure("[ledger.portal]\n" + WITH_OIDC.replace("{secret}", str(secret)))
-    with portal_doors(parts(ledger)) as doors:
-        (door,) = doors.values()
+    with portal_door(parts(ledger)) as door:
+        pass
     application = door.app
     provider = application.extensions["portal"].oidc  # type: ignore[attr-defined]
     assert provider.redirect_uri == "http://127.0.0.1:1/login/oidc/callback"
@@ -219,20 +215,6 @@ def test_the_pages_do_not_take_the_place_of_the_queries(
             f"sqlite:///{tmp_path}/ledger.db",
             lambda *_: nullcontext(Neighbour("127.0.0.1:9", lambda: True)),
         )
-
-
-def test_the_service_starts_without_flask(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['flask'] = sys.modules['werkzeug'] = None\n"
-        "from slurmkit_accounting.portal.listener import portal_doors\n"
-        "with portal_doors(None) as doors: print(doors)"
-    )
-    environ = os.environ | {"SLURMKIT_CONFIG": str(tmp_path / "none.toml")}
-    (tmp_path / "none.toml").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "{}\n", done.stderr
 
 
 def test_the_socket_of_a_service_that_runs_stays(ledger: Ledger, tmp_path: Path) -> None:

@@ -126,6 +126,9 @@ def test_pages_that_end_are_started_again(
         os.kill(second, signal.SIGKILL)
         wait_until(lambda: len(log.lines) > 3)
         assert not pages.is_serving()
+        # Nobody else on this host gets the port on which people log in.
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
         site("")
         wait_until(lambda: login_page(port))
     assert login_page(port) == ""
@@ -217,7 +220,7 @@ def test_pages_that_another_service_would_start(
 ) -> None:
     """A service that runs on after an upgrade, or after its settings were changed."""
     site("")
-    start = msgspec.json.encode(Start(None, release, address))
+    start = msgspec.json.encode(Start(None, release, address, 0))
     argv = [sys.executable, "-P", "-m", "slurmkit_accounting.portal.process"]
     done = subprocess.run(argv, input=start + b"\n", capture_output=True, check=False)
     fault = msgspec.json.decode(done.stdout, type=Started).fault

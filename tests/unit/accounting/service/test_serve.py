@@ -24,8 +24,9 @@ import slurmkit_accounting
 from service_lab import FakeMunge
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ledger.database import open_for_writing
-from slurmkit_accounting.service import server, trusted_files
-from slurmkit_accounting.service.server import Door, serve, serving_all
+from slurmkit_accounting.service import listening, server, trusted_files
+from slurmkit_accounting.service.listening import Door, serving_all
+from slurmkit_accounting.service.server import serve
 from slurmkit_accounting.service.trusted_files import check_configuration_files
 from waiting import PATIENCE, wait_until
 from waitress.trigger import trigger
@@ -355,7 +356,7 @@ def test_a_request_that_never_ends_is_closed(
     trickle: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then keeps no connection open."""
-    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(listening, "_REQUEST_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with (
         serving_all({address: Door(large, 1)}),
@@ -378,10 +379,10 @@ def test_a_request_that_never_ends_is_closed(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_answer_that_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[object] = []
-    close = server._Connection.handle_close
-    monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.5)
+    close = listening._Connection.handle_close
+    monkeypatch.setattr(listening, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(
-        server._Connection, "handle_close", lambda one: (closed.append(one), close(one))
+        listening._Connection, "handle_close", lambda one: (closed.append(one), close(one))
     )
     address = f"127.0.0.1:{free_port()}"
     with (
@@ -397,11 +398,11 @@ def test_unread_answers_are_dropped_when_all_are_too_much_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     closed: list[int] = []
-    close = server._Connection.handle_close
+    close = listening._Connection.handle_close
     monkeypatch.setattr(
-        server._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
+        listening._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
     )
-    monkeypatch.setattr(server, "_MOST_UNREAD", 100 * 2**20)  # of 64 MiB each, one may wait
+    monkeypatch.setattr(listening, "_MOST_UNREAD", 100 * 2**20)  # of 64 MiB each, one may wait
     address = f"127.0.0.1:{free_port()}"
     with serving_all({address: Door(large, 1)}), ExitStack() as stack:
         ports = []
@@ -421,11 +422,11 @@ def test_a_client_that_reads_on_keeps_its_answer_though_it_is_the_oldest(
     stalled: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_STALLED_SECONDS", stalled)
+    monkeypatch.setattr(listening, "_STALLED_SECONDS", stalled)
     closed: list[int] = []
-    close = server._Connection.handle_close
+    close = listening._Connection.handle_close
     monkeypatch.setattr(
-        server._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
+        listening._Connection, "handle_close", lambda one: (closed.append(one.addr[1]), close(one))
     )
     written: list[str] = []
 
@@ -448,14 +449,14 @@ def test_a_client_that_reads_on_keeps_its_answer_though_it_is_the_oldest(
         # Before it is written as a whole, the answer of the idle one may be the smaller one.
         read_on(lambda: len(written) == 2)
         # Less than an answer of 64 MiB, even without what is in the kernel's buffers.
-        monkeypatch.setattr(server, "_MOST_UNREAD", 40 * 2**20)
+        monkeypatch.setattr(listening, "_MOST_UNREAD", 40 * 2**20)
         read_on(lambda: closed)
         assert closed == [idle.getsockname()[1]]
 
 
 def test_one_address_cannot_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_REQUEST_SECONDS", 10 * PATIENCE)
-    monkeypatch.setattr(server, "_CONNECTIONS_PER_ADDRESS", 3)
+    monkeypatch.setattr(listening, "_REQUEST_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr(listening, "_CONNECTIONS_PER_ADDRESS", 3)
     address = f"127.0.0.1:{free_port()}"
     with serving_all({address: Door(large, 1)}), ExitStack() as stack:
         idle = [

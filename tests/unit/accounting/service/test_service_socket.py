@@ -22,8 +22,9 @@ from slurmkit_accounting.remote.protocol import (
     SocketPeer,
     seal_query,
 )
-from slurmkit_accounting.service import server
-from slurmkit_accounting.service.server import serve, serving_on
+from slurmkit_accounting.service import listening
+from slurmkit_accounting.service.listening import serving_on
+from slurmkit_accounting.service.server import serve
 from slurmkit_accounting.service.wsgi import query_application
 
 from slurmkit.errors import BadConfig, NotVouched, ServiceError, SlurmkitError
@@ -146,7 +147,7 @@ def test_nothing_there(path: Path) -> None:
 
 
 def test_one_user_cannot_take_all_connections(path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(server, "_CONNECTIONS_PER_ADDRESS", 2)
+    monkeypatch.setattr(listening, "_CONNECTIONS_PER_ADDRESS", 2)
     with service(path):
         held = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
         for one in held:
