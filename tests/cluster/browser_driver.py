@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.ui import WebDriverWait
 
 PATIENCE = 120
+_LOADED = "return !window.before && document.readyState === 'complete'"
 
 
 class Browser:
@@ -56,21 +57,24 @@ class Browser:
         path = f'//*[self::button or self::a][.="{words}"]'
         found = self.chromium.find_elements(By.XPATH, path)
         assert found, f"no {words!r} on this page: {self.text()}"
+        self.chromium.execute_script("window.before = true")
         found[0].click()
-        self.wait(staleness_of(found[0]))
+        self.wait(lambda _: self.chromium.execute_script(_LOADED))
         return self.text()
 
     def download(self, path: str) -> Any:
         """Open a link to a JSON file; return what is in it."""
         self.chromium.get(self.base + path)
-        self.wait(lambda _: [*self.folder.glob("*.json")])
+        # It has the name from the begin, is empty, and is replaced once all of it is there.
+        self.wait(lambda _: [one for one in self.folder.glob("*.json") if one.stat().st_size])
         (file,) = self.folder.glob("*.json")
         value = json.loads(file.read_text("utf-8"))
         file.unlink()
         return value
 
     def wait(self, condition: Any) -> None:
-        WebDriverWait(self.chromium, PATIENCE).until(condition)
+        # Between two pages there is nothing to ask.
+        WebDriverWait(self.chromium, PATIENCE, 0.1, [WebDriverException]).until(condition)
 
 
 def log_in(browser: Browser, way: str, person: dict[str, Any]) -> str:

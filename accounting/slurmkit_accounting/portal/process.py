@@ -129,7 +129,9 @@ class _Keeper:
         while not self._stopping.wait(pause):
             try:
                 self._launch()
-            except SlurmkitError as error:
+            except Exception as error:  # noqa: BLE001 - without its thread, no pages ever
+                if self._stopping.is_set():
+                    return
                 self._log("failed", why=f"the pages do not start: {error}")
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -145,7 +147,11 @@ class _Keeper:
             if self._stopping.is_set():
                 return
             self._process = _spawned(self._start)
-        _wait_for_answer(self._process)
+        try:
+            _wait_for_answer(self._process)
+        except BaseException:
+            _ended(self._process)
+            raise
         self._serving = True
 
 
@@ -169,20 +175,22 @@ def _wait_for_answer(process: subprocess.Popen[bytes]) -> None:
     """Return once the process serves.
 
     Raises:
-        SlurmkitError: why it does not; then it has ended.
+        SlurmkitError: why it does not.
     """
     killing = threading.Timer(_START_SECONDS, process.kill)
+    killing.daemon = True
     killing.start()
-    with cast("IO[bytes]", process.stdout) as output:
-        line = output.readline()
-    killing.cancel()
+    try:
+        with cast("IO[bytes]", process.stdout) as output:
+            line = output.readline()
+    finally:
+        killing.cancel()
     try:
         fault = msgspec.json.decode(line, type=Started).fault
-    except msgspec.DecodeError:  # it ends without an answer
-        code = _ended(process)
-        fault = ServiceFault("ServiceError", f"their process ended ({_named(code)}); see the log")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # it ends without an answer
+        code = _named(_ended(process))
+        raise ServiceError(f"their process ended ({code}); see the log") from error
     if fault is not None:
-        _ended(process)
         raise fault_error(fault.kind, fault.message)
 
 
@@ -210,8 +218,9 @@ def _named(code: int) -> str:
 
 def main() -> None:
     """Serve the pages until standard input ends."""
-    # Who stops the service may send SIGTERM to all its processes; it first finishes its task.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Who stops the service may send SIGTERM to all its processes; it first finishes its task. A
+    # handler, since commands that the pages run would inherit that it is ignored.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with suppress(OSError):

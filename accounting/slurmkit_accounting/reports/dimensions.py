@@ -101,6 +101,8 @@ class Dimensions:
         return once(connection, ("shown keys", scope), lambda: self._load_shown(connection, scope))
 
     def _load_shown(self, connection: Connection, scope: Scope) -> list[tuple[int, UsageKey]]:
+        if scope.is_everything:
+            return list(load_keys(connection))
         # Most readers see a few users of many, and the database finds the keys of these faster.
         users = {key.user for key in load_owning_keys(connection) if self.shown(key, scope)}
         of_users = in_values(connection, usage_keys.c.user, users)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from slurmkit.config.files import load_section
 from slurmkit.errors import BadConfig, ServiceError
@@ -36,9 +36,6 @@ from slurmkit_accounting.service.systemd import announced_to_systemd
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.trusted_files import check_configuration_files
 from slurmkit_accounting.service.wsgi import page_application, query_application
-
-if TYPE_CHECKING:
-    pass
 
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
 _QUERY_THREADS, _MONITOR_THREADS = 8, 1
