@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import subprocess
+import sys
 import time
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,6 +79,20 @@ gpu-play busy 4 memory 20G
 for _ in {1..8}; do python3 -c 'while True: pass' & done
 gpu-play --for 3000
 """
+LOG = """#!/bin/bash
+for _ in {1..10}; do date +%T; sleep 0.3; done
+echo written
+while true; do true; done
+"""
+# Uses its CPUs, and its GPUs if it has some, and logs now and then: LINES seconds at most apart.
+HEALTHY = """#!/bin/bash
+trap 'gpu-play idle' EXIT
+trap exit TERM
+lines=$1 busy=$2 memory=$3
+for _ in $(seq "$SLURM_CPUS_ON_NODE"); do python3 -c 'while True: pass' & done
+if [ "$busy" != 0 ]; then gpu-play busy "$busy" memory "$memory" && gpu-play --for 3000 & fi
+while sleep "$(shuf -i 1-"$lines" -n 1)"; do date +"%T step"; done
+"""
 # NCCL's RAS, as its user guide shows its answers; rank 5 is missing.
 RAS_TEXT = """NCCL version 2.24.3 compiled with CUDA 12.6
 CUDA runtime version 12060, driver version 12060
@@ -141,6 +160,7 @@ echo '    train (train.py:30)'
 def folder(lab: Lab) -> Iterator[str]:
     lab.run("mkdir", "-p", FOLDER, f"{FOLDER}/bin")
     files = {"train.py": TRAIN, "run.sh": RUN, "hot.sh": HOT, "data.sh": DATA, "ras.py": RAS}
+    files |= {"log.sh": LOG, "healthy.sh": HEALTHY}
     files["ras.sh"] = f"#!/bin/bash\nexec python3 {FOLDER}/ras.py\n"
     for name, text in {**files, "bin/py-spy": PY_SPY}.items():
         lab.run("tee", f"{FOLDER}/{name}", input=text)
@@ -247,6 +267,44 @@ def test_ranks_that_go_on_are_no_finding(jobs: Jobs) -> None:
     assert len(found["running"]["ranks"]) == 4
 
 
+def test_a_log_that_has_gone_silent_is_named(jobs: Jobs) -> None:
+    job = jobs.submit("log.sh", options="--partition=cpu --mem=500M")
+    jobs.wait_for_log(job, lambda text: "written" in text)
+    jobs.lab.run("touch", "--date=10 minutes ago", f"{FOLDER}/{job}.out")
+    found = jobs.why(job)
+    assert "silent" in kinds(found), found
+    assert "10 min" in found["answer"], found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(5))
+def test_healthy_jobs_are_no_finding(jobs: Jobs, batch: int) -> None:
+    """Forty jobs, eight at a time, which is more than this machine has processors for."""
+    chance = random.Random(batch)
+    running = [healthy(jobs, chance) for _ in range(8)]
+    for job in running:
+        jobs.wait_for_log(job, lambda text: "step" in text or "at 5" in text)
+    time.sleep(62)  # what may be normal in a first minute
+    for job in running:
+        found = jobs.why(job)
+        assert kinds(found) == [], found
+        assert "nothing unusual" in found["answer"], found
+
+
+def healthy(jobs: Jobs, chance: random.Random) -> str:
+    cpus, lines = chance.choice([1, 1, 2]), chance.choice([1, 5, 20])
+    kind = chance.choice(["cpu", "cpu", "gpu", "gpu", "ranks"])
+    if kind == "ranks":
+        tasks = chance.choice([1, 2])
+        return jobs.submit("run.sh", "fine", "0", options=f"-p cpu --ntasks={tasks} --mem=1G")
+    usual = f"--cpus-per-task={cpus} --mem=500M"
+    if kind == "cpu":
+        return jobs.submit("healthy.sh", str(lines), "0", "0", options=f"-p cpu {usual}")
+    busy, memory = str(chance.randint(60, 99)), f"{chance.randint(1, 60)}G"
+    options = f"-p gpu --gres=gpu:a100:1 {usual}"
+    return jobs.submit("healthy.sh", str(lines), busy, memory, options=options)
+
+
 def test_a_hot_gpu_is_named(jobs: Jobs) -> None:
     options = "--partition=gpu --nodelist=c2 --gres=gpu:a100:2 --mem=1G"
     job = jobs.submit("hot.sh", options=options)
@@ -308,6 +366,27 @@ def test_stacks_are_read_where_py_spy_is(jobs: Jobs) -> None:
     pid = jobs.pid_of(job, 0).partition("(pid ")[2].rstrip(")")
     assert stack["lines"][0] == f"Process {pid}: called with dump --nonblocking --pid {pid}"
     assert "    train (train.py:30)" in stack["lines"]
+
+
+@pytest.mark.slow
+def test_stacks_of_the_real_py_spy(jobs: Jobs, tmp_path: Path) -> None:
+    pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(tmp_path), "py-spy")
+    subprocess.run(pip, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("py_spy-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (one for one in packed.namelist() if one.endswith("/scripts/py-spy"))
+        (tmp_path / "py-spy").write_bytes(packed.read(name))
+    (tmp_path / "py-spy").chmod(0o755)
+    jobs.lab.run("mkdir", "-p", f"{FOLDER}/real")
+    there = f"{jobs.lab.container('login')}:{FOLDER}/real/py-spy"
+    subprocess.run(["docker", "cp", str(tmp_path / "py-spy"), there], check=True)
+    job = jobs.train("stop", 3)
+    stacks = jobs.why(job, "--stacks", path=f"{FOLDER}/real")["running"]["stacks"]
+    told = {stack["title"].split()[1]: "\n".join(stack["lines"]) for stack in stacks}
+    assert set(told) == {"0", "1", "2", "3"}, stacks
+    # The one that is stopped is where it stopped itself; the others add up, and wait for it.
+    assert "<module> (train.py:29)" in told["3"], told["3"]
+    assert all("all_reduce" in told[rank] for rank in "012"), told
 
 
 def raw_id(jobs: Jobs, array: str) -> str:
