@@ -23,5 +23,5 @@ portal_line() {
     local page
     page=$(portal_page)
     [[ -z $page ]] ||
-        printf '\n  portal     %s as alice, or as vogel, a PI; passwords as the next line says' "$page"
+        printf '\n  portal     %s as alice, or as vogel, a PI; each has a password as in the last line' "$page"
 }

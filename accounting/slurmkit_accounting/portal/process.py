@@ -135,6 +135,7 @@ class _Keeper:
                 self._log("failed", why=f"the pages do not start: {error}")
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
+                self._log("serving", also=self._start.address)
                 return
 
     def _launch(self) -> None:

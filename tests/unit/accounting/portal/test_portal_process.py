@@ -35,7 +35,8 @@ class Lines:
         self.lines: list[str] = []
 
     def __call__(self, what: str, **facts: object) -> None:
-        self.lines.append(f"{what} {facts.get('why')}")
+        if what != "serving":
+            self.lines.append(f"{what} {facts.get('why')}")
 
 
 @pytest.fixture
