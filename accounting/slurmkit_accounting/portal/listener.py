@@ -1,4 +1,4 @@
-"""The listener of the pages, which a process of the ledger's service opens."""
+"""The pages as an application to be served, with what `[ledger.portal]` says."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -158,19 +159,19 @@ def _applications(
     section: ServiceSection, schedule: Schedule, parts: ServiceParts, pages: Neighbour | None
 ) -> Doors:
     """Return the two applications by address, each with its number of threads."""
-    are_pages_served = pages.is_serving if pages else None
 
     def look() -> monitoring.ServiceHealth:
         with parts.open_ledger() as ledger, ledger.transaction() as connection:
             state = read_state(connection)
         return monitoring.judge_health(
             state, schedule.tasks, section, running=schedule.running,
-            lacks_pages=are_pages_served is not None and not are_pages_served(),
+            lacks_pages=pages is not None and not pages.is_serving(),
         )  # fmt: skip
 
     answers = QueryAnswerer(parts.open_ledger, parts.permissions, parts.log, parts.open_to_change)
     hours = MonthGpuHours(parts.zone, by_user=section.metrics_by_user)
     left = LeftMetrics(parts.zone, parts.log, by_user=section.metrics_by_user)
+    are_pages_served = pages.is_serving if pages else None
     metrics = LedgerMetrics(parts.open_ledger, schedule, hours, parts.log, left, are_pages_served)
     monitor = page_application(
         {
@@ -189,13 +190,13 @@ def _applications(
         )
         for address in section.addresses
     }
-    others = [section.monitor, *([pages.address] if pages else [])]
-    for at, address in enumerate(others):
-        if address in queries or address in others[:at]:
-            raise BadConfig(
-                f"two listeners have the address {address}; give each its own port in"
-                " [ledger.service] listen and monitor, and [ledger.portal] listen"
-            )
+    listeners = Counter([*queries, section.monitor, *([pages.address] if pages else [])])
+    ((address, number),) = listeners.most_common(1)
+    if number > 1:
+        raise BadConfig(
+            f"two listeners have the address {address}; give each its own port in"
+            " [ledger.service] listen and monitor, and [ledger.portal] listen"
+        )
     return queries | {section.monitor: Door(monitor, _MONITOR_THREADS)}
 
 

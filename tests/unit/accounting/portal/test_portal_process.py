@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from service_lab import FakeMunge
+from service_lab import FakeMunge, free_port
 from slurmkit_accounting.portal import process as process_module
 from slurmkit_accounting.portal.process import Start, Started, portal_process
 from waiting import PATIENCE, wait_until
@@ -23,8 +23,6 @@ from slurmkit import __version__
 from slurmkit.errors import BadConfig, MissingExtra, ServiceError
 
 LDAP = '[ldap]\nuri = "ldap://ldap"\npeople_base = "ou=p"\ngroups_base = "ou=g"\n'
-
-
 HANGS = (sys.executable, "-c", "import time; time.sleep(3600)  # portal.process")
 
 
@@ -41,10 +39,7 @@ class Lines:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-    return number
+    return free_port()
 
 
 @pytest.fixture
@@ -91,6 +86,13 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
+def signal_pages(by: signal.Signals = signal.SIGKILL) -> int:
+    """Send the process of our pages a signal; return its number."""
+    (pid,) = children(os.getpid())
+    os.kill(pid, by)
+    return pid
+
+
 def test_without_an_address_there_is_no_process(configure: Callable[[str], None]) -> None:
     configure("")
     with portal_process(None, Lines()) as pages:
@@ -118,13 +120,11 @@ def test_pages_that_end_are_started_again(
         assert pages.address == f"127.0.0.1:{port}"
         assert pages.is_serving()
         assert "password" in login_page(port)
-        (first,) = children(os.getpid())
-        os.kill(first, signal.SIGKILL)
+        signal_pages()
         wait_until(lambda: len(log.lines) == 1 and pages.is_serving())
         site("login = 5\n")  # somebody breaks the configuration; the running pages stay
         assert login_page(port)
-        (second,) = children(os.getpid())
-        os.kill(second, signal.SIGKILL)
+        signal_pages()
         wait_until(lambda: len(log.lines) > 3)
         assert not pages.is_serving()
         # Nobody else on this host gets the port on which people log in.
@@ -148,10 +148,9 @@ def test_pages_that_say_what_nobody_understands(
     log = Lines()
     with portal_process(None, log) as pages:
         assert pages
-        (pid,) = children(os.getpid())
         with monkeypatch.context() as changed:
             changed.setattr(process_module, "_ARGV", ("printf", '{"fault'))
-            os.kill(pid, signal.SIGKILL)
+            signal_pages()
             wait_until(lambda: len(log.lines) == 2)
             changed.setattr(process_module, "_ARGV", (str(tmp_path / "nowhere"),))
             wait_until(lambda: "nowhere" in log.lines[-1])
@@ -166,8 +165,7 @@ def test_a_service_that_stops_while_the_pages_are_away(
     site("")
     log = Lines()
     with portal_process(None, log):
-        (pid,) = children(os.getpid())
-        os.kill(pid, signal.SIGKILL)
+        signal_pages()
         wait_until(lambda: log.lines)
     assert login_page(port) == ""
 
@@ -179,9 +177,8 @@ def test_a_service_that_stops_while_the_pages_start_again(
     monkeypatch.setattr(process_module, "_STOP_SECONDS", 0.1)
     site("")
     with portal_process(None, Lines()):
-        (pid,) = children(os.getpid())
         monkeypatch.setattr(process_module, "_ARGV", HANGS)
-        os.kill(pid, signal.SIGKILL)
+        pid = signal_pages()
         wait_until(lambda: children(os.getpid()) not in ([], [pid]))
     assert children(os.getpid()) == []
 
@@ -203,8 +200,7 @@ def test_pages_that_do_not_stop_are_killed(
     monkeypatch.setattr(process_module, "_STOP_SECONDS", 0.1)
     site("")
     with portal_process(None, Lines()):
-        (pid,) = children(os.getpid())
-        os.kill(pid, signal.SIGSTOP)
+        signal_pages(signal.SIGSTOP)
     assert children(os.getpid()) == []
 
 
@@ -222,7 +218,7 @@ def test_pages_that_another_service_would_start(
     """A service that runs on after an upgrade, or after its settings were changed."""
     site("")
     start = msgspec.json.encode(Start(None, release, address, 0))
-    argv = [sys.executable, "-P", "-m", "slurmkit_accounting.portal.process"]
+    argv = process_module._ARGV
     done = subprocess.run(argv, input=start + b"\n", capture_output=True, check=False)
     fault = msgspec.json.decode(done.stdout, type=Started).fault
     assert fault
@@ -271,12 +267,7 @@ class Service:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         FakeMunge(tmp_path / "munge", monkeypatch)
-        ports = []
-        for _ in range(3):
-            with socket.socket() as found:
-                found.bind(("127.0.0.1", 0))
-                ports.append(found.getsockname()[1])
-        queries, monitor, self.port = ports
+        queries, monitor, self.port = free_port(), free_port(), free_port()
         config = tmp_path / "site.toml"
         config.write_text(
             f'{LDAP}[ledger.service]\nuser = "{os.getuid()}"\nlisten = "127.0.0.1:{queries}"\n'

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import slurmkit_accounting
-from service_lab import FakeMunge
+from service_lab import FakeMunge, free_port
 from slurmkit_accounting.cli.ledger import ledger_group
 from slurmkit_accounting.ledger.database import open_for_writing
 from slurmkit_accounting.service import listening, server, trusted_files
@@ -34,13 +34,6 @@ from waitress.trigger import trigger
 from slurmkit.cli.main import run_to_exit_code
 from slurmkit.config import files
 from slurmkit.errors import BadConfig, ServiceError
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture
