@@ -23,6 +23,7 @@ from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.describe import (
     Fact,
+    format_state,
     format_state_counts,
     job_gpu_facts,
     outcome_facts,
@@ -297,7 +298,9 @@ def show_progress(watch: Watch, timeout: float | None) -> None:
 
 def _progress_line(known: Iterable[WatchedJob], began: float) -> str:
     """Return a line with the number of jobs in each state and the time waited."""
-    states = Counter(one.info.state if one.info else "asking" for one in known)
+    states = Counter(
+        format_state(one.info.state, one.info.reason) if one.info else "asking" for one in known
+    )
     waited = format_duration(int(time.monotonic() - began))
     return printable(f"waiting for {states.total()}: {format_state_counts(dict(states))}; {waited}")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from slurmkit.diagnose import blockers as find
 from slurmkit.diagnose import limits_reached
-from slurmkit.diagnose.free_resources import describe_shortage
+from slurmkit.diagnose.free_resources import describe_shortage, has_room
 from slurmkit.diagnose.model import Blocker
 from slurmkit.diagnose.render import format_exact_moment
 from slurmkit.diagnose.respec import rebuild_request
@@ -106,9 +106,18 @@ def _resources(snapshot: PendingSnapshot) -> ReasonFacts:
 
 def _priority(snapshot: PendingSnapshot) -> ReasonFacts:
     ahead = find.jobs_ahead(snapshot)
-    return ReasonFacts(
-        tuple(describe_shortage(snapshot)), (*ahead, *find.jobs_on_its_nodes(snapshot))
-    )
+    blockers = (*ahead, *find.jobs_on_its_nodes(snapshot))
+    # slurmctld gives this reason also to a job that it has just taken, and has not looked at.
+    is_free = not ahead and not snapshot.hides_jobs and has_room(snapshot)
+    text = _NOT_LOOKED_AT if is_free else None
+    return ReasonFacts(tuple(describe_shortage(snapshot)), () if is_free else blockers, text)
+
+
+_NOT_LOOKED_AT = pending_reasons.ReasonText(
+    "what it asks for is free, and no job is ahead of it: the scheduler will come to it",
+    pending_reasons.TIME,
+    "ask again in a minute",
+)
 
 
 def _licenses(snapshot: PendingSnapshot) -> ReasonFacts:

@@ -115,6 +115,10 @@ def _running(cluster: JobCluster, row: QueueRow, question: RunningQuestion) -> E
     if row.state != "RUNNING":
         return _explanation(row, f"job {row.job_id} {_STATES.get(row.state, f'runs {runs}')}")
     found = explain_running(cluster, row, question, runs)
+    if question.probe and not found.running.probed:  # perhaps because there is no job any more
+        later = _find_row(cluster, row.job_id)
+        if later is None or later.ended:
+            return _ended(cluster, row.job_id)
     elapsed = max(0.0, now - (row.started or now))
     compared, notes = compare_with_earlier(
         cluster, RunNow(row.job_id, started=row.started, elapsed=elapsed)

@@ -271,6 +271,16 @@ def _is_large_enough(node: NodeRow, per_node: Tres) -> bool:
     return all(has.get(name, 0) >= amount for name, amount in consumable_tres(per_node).items())
 
 
+def has_room(snapshot: PendingSnapshot) -> bool:
+    """Return whether what a job requests is free on as many nodes as it needs."""
+    fit = [
+        room
+        for room in usable_nodes(snapshot)
+        if room.closed is None and not room.lacks(snapshot.per_node)
+    ]
+    return len(fit) >= max(snapshot.job.nodes, 1)
+
+
 def describe_shortage(snapshot: PendingSnapshot) -> list[str]:
     """Describe what the job requests, and what of that is free in its partitions."""
     per_node = snapshot.per_node

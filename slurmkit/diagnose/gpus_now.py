@@ -91,7 +91,7 @@ def read_samples(nodes: Sequence[str]) -> SampledGpus:
             continue
         if any(found.values()):
             return SampledGpus(found, name)
-        problems.append(f"{name}: it has no samples of {join_names(list(nodes))}")
+        problems.append(f"{name}: it has no samples of {join_names(list(nodes))} that you may see")
     return SampledGpus({}, problem="; ".join(problems) or "no plugin measures GPUs")
 
 
@@ -211,12 +211,17 @@ def gpu_findings(gpus: Sequence[HeldGpu], job_seconds: float) -> Iterator[Runnin
         shortest = min(gpu.taken - (gpu.since or gpu.taken) for gpu in idle)
         count = "its GPU does" if len(idle) == 1 else f"its {len(idle)} GPUs do"
         text = f"{count} nothing for {format_seconds(shortest)}"
-        yield _finding("idle", text, idle, "see why in the guide docs/gpus-in-use.md")
+        yield _finding(
+            "idle",
+            text,
+            idle,
+            "its program may not see them: see the guide, Is my job using its GPUs?",
+        )
     elif gpus and job_seconds >= _IDLE_SECONDS and all(_is_idle_now(gpu) for gpu in gpus):
         count = "its GPU is" if len(gpus) == 1 else f"its {len(gpus)} GPUs are"
         text = f"{count} idle now; since when is unknown"
         yield _finding(
-            "idle", text, gpus, "ask again in a minute; see the guide docs/gpus-in-use.md"
+            "idle", text, gpus, "ask again in a minute; see the guide, Is my job using its GPUs?"
         )
     elif idle:
         text = f"{len(idle)} of {len(gpus)} GPUs do nothing: {_names(idle)}"

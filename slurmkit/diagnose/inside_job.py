@@ -31,7 +31,8 @@ _RAS_ADDRESS = "127.0.0.1:28028"
 _RAS_BYTES = 1 << 16
 _STACK_LINES = 60
 _STACK_SECONDS = 10
-_FULL = 0.98  # of the job's memory on this node
+_NO_PY_SPY = "py-spy is not installed: it is on PyPI; install it in the environment of the job"
+_NEEDED = 16 << 20  # bytes of the job's memory beyond those of a Python that has begun
 _MEMORY_SECONDS = 2.0  # for the memory of all processes
 _LISTENS = "0A"  # state of a socket in /proc/net/tcp
 _THROTTLED = {
@@ -67,7 +68,7 @@ def _answer(asked: "dict[str, Any]") -> None:
         _print_part(node, "stacks", [read_stack(pid) for pid in asked["stacks"].get(node, [])])
         return
     used, limit = JobCgroup("self").memory()
-    if used is not None and limit and used >= _FULL * limit:
+    if used is not None and limit and limit - used < _NEEDED:
         # This program's own memory counts for the job; so it ends before it needs more.
         _print_part(node, "full", {"used": used, "limit": limit, "taken": time.time()})
         return
@@ -178,8 +179,6 @@ class Processes:
                 self._look(pid, each)
         lasted = time.time() - began
         found = [self._process(pid, seen[pid], *first[pid]) for pid in self.known]
-        cgroup = self._cgroup()
-        used, by = self._memory_used(cgroup)
         cgroup = self._cgroup()
         used, by = self._memory_used(cgroup)
         return {
@@ -553,7 +552,7 @@ def read_stack(pid: int, proc: str = "/proc") -> "dict[str, Any]":
     """Return the Python stack of a process, from py-spy; it does not stop the process."""
     program = _find_py_spy(pid, proc)
     if program is None:
-        return {"pid": pid, "lines": [], "problem": "py-spy is not installed"}
+        return {"pid": pid, "lines": [], "problem": _NO_PY_SPY}
     try:
         done = subprocess.run(  # noqa: UP022 - capture_output is of Python 3.7
             [program, "dump", "--nonblocking", "--pid", str(pid)],

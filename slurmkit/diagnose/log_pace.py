@@ -151,7 +151,13 @@ def pace_finding(pace: LogPace) -> RunningFinding | None:
 def _usual(pace: LogPace) -> str:
     if pace.by_stamps:
         return f"before, the longest pause was {_length(pace.longest)} (times in its last lines)"
-    return f"before, it had a line every {_length(pace.pause)} on average over the run"
+    return f"before, it had {_rate(pace.pause)} on average over the run"
+
+
+def _rate(pause: float | None) -> str:
+    if pause is not None and pause < 1:
+        return "several lines a second"
+    return f"a line every {_length(pause)}"
 
 
 def _length(seconds: float | None) -> str:
@@ -177,5 +183,5 @@ def pace_fact(pace: LogPace | str, elapsed: float | None, taken: float | None) -
     text = f"written {format_seconds(pace.silent)} ago"
     if pace.pause is not None:
         how = "by the times in it" if pace.by_stamps else "on average over the run"
-        text += f"; usually a line every {_length(pace.pause)}, {how}"
+        text += f"; usually {_rate(pace.pause)}, {how}"
     return RunningFact(about="Log", text=text, source=pace.path, taken=pace.taken)

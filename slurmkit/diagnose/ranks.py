@@ -21,6 +21,7 @@ WaitKind = Literal["file", "pipe", "timer", "network", "poll", "lock", "child", 
 SOURCE = "/proc"
 _ASLEEP = 0.05  # CPUs; a process that uses less sleeps
 _BUSY = 0.5
+_BUSY_IF_READY = 0.25  # of a process that was ready to run at most looks: its node is overloaded
 _MOSTLY = 0.6  # share of the looks
 # Programs that start others and wait for them.
 _WRAPPERS = frozenset(
@@ -106,8 +107,10 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the main process used at least half a CPU."""
-        return self.cpus is not None and self.cpus >= _BUSY
+        """Whether the main process used at least half a CPU, or less and wanted more."""
+        ready, looks = self.main.states.get("R", 0), sum(self.main.states.values())
+        least = _BUSY_IF_READY if looks and ready >= _MOSTLY * looks else _BUSY
+        return self.cpus is not None and self.cpus >= least
 
     @property
     def title(self) -> str:

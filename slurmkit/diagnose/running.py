@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,14 @@ from slurmkit.diagnose.gpus_now import (
     read_samples,
     samples_since,
 )
+from slurmkit.diagnose.job_memory import (
+    JobMemory,
+    measured_memory,
+    memory_fact,
+    near_limit,
+    watched_memory,
+    why_no_room,
+)
 from slurmkit.diagnose.log_pace import LogPace, pace_fact, pace_finding, read_pace
 from slurmkit.diagnose.model import (
     FINDING_KINDS,
@@ -32,7 +40,7 @@ from slurmkit.diagnose.model import (
     RunningFact,
     RunningFinding,
 )
-from slurmkit.diagnose.probe import Probe, probe_job, read_stacks
+from slurmkit.diagnose.probe import NEEDED_MEMORY, Probe, probe_job, read_stacks
 from slurmkit.diagnose.ranks import (
     JobRank,
     find_ranks,
@@ -45,8 +53,7 @@ from slurmkit.diagnose.ranks import (
 )
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.display import format_seconds, join_names
-from slurmkit.formats.memory import format_bytes, parse_bytes
-from slurmkit.formats.tres import parse_tres
+from slurmkit.formats.memory import format_bytes
 from slurmkit.jobs.steps import StepsSnapshot, compute_efficiencies, read_step_uses
 from slurmkit.slurm.machine import machine_of
 from slurmkit.state.queue_rows import QueueRow
@@ -56,7 +63,6 @@ if TYPE_CHECKING:
 
 _LOW_GPUS = 30  # percent; a job whose GPUs do less waits for something else
 _FULL_CPUS = 0.85
-_NEAR_LIMIT = 0.9  # of the memory
 _SILENT = 300  # seconds
 _FRESH = 60  # seconds; a job whose log is as new as this makes progress
 _MOST_STACKS = 8
@@ -110,25 +116,6 @@ class RunningAnswer(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class _Memory(NamedTuple):
-    """The memory of a job on one node.
-
-    Attributes:
-        used: bytes in use.
-        limit: bytes; an equal share of what the job holds where it has no cgroup.
-        source: what says so.
-        is_most: whether pages that processes share count several times in `used`.
-    """
-
-    used: int
-    limit: float | None
-    source: str
-    is_most: bool = False
-
-
-_MEMORY_SOURCES = {"pss": "/proc", "cgroup": "its cgroup"}
-
-
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All that was read about a running job.
 
@@ -136,6 +123,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         elapsed: seconds since its start.
         cpu_share: share of its CPUs that it used while it was watched; None if unknown.
         memory: by node.
+        steps: what Slurm has measured.
         taken: epoch seconds.
     """
 
@@ -146,7 +134,8 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe
     ranks: tuple[JobRank, ...]
     cpu_share: float | None
-    memory: Mapping[str, _Memory]
+    memory: Mapping[str, JobMemory]
+    steps: StepsSnapshot
     pace: LogPace | str
     earlier: EarlierRuns
     nccl: tuple[str, ...]
@@ -170,7 +159,8 @@ def explain_running(
     stacks: tuple[RankStack, ...] = ()
     problems: tuple[str, ...] = ()
     if question.stacks and question.probe and is_own:
-        stacks, problems = _read_stacks(cluster, row, facts.ranks, findings)
+        is_watched = bool(facts.probe.nodes)
+        stacks, problems = _read_stacks(cluster, row, facts.ranks, findings, is_watched=is_watched)
     shown = tuple(
         msgspec.structs.replace(each, advice=each.advice.replace(" JOB", f" {row.job_id}"))
         for each in findings
@@ -178,7 +168,7 @@ def explain_running(
     running = RunningExplanation(
         runs=runs,
         findings=shown,
-        facts=tuple(_facts(cluster, facts, is_probed=bool(facts.probe.nodes))),
+        facts=tuple(_facts(facts, is_probed=bool(facts.probe.nodes))),
         probed=bool(facts.probe.nodes),
         ranks=tuple(map(to_watched, facts.ranks)),
         nccl=facts.nccl,
@@ -198,7 +188,8 @@ def _is_own(cluster: JobCluster, row: QueueRow) -> bool:
 def _notes(row: QueueRow, question: RunningQuestion, *, is_own: bool) -> Iterator[str]:
     if not is_own:
         yield (
-            f"only {row.user} can look at the processes of this job; the rest is from squeue,"
+            f"only {row.user} can look at the processes of this job"
+            f"{' and read their stacks' if question.stacks else ''}; the rest is from squeue,"
             " sacct, and samples of its GPUs"
         )
     elif not question.probe:
@@ -208,12 +199,21 @@ def _notes(row: QueueRow, question: RunningQuestion, *, is_own: bool) -> Iterato
 def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
     now = time.time()
     held, problem = _held_gpus(cluster, row)
-    probed = probe_job(cluster.slurm, row, held) if probe else Probe({})
+    steps = _read_steps(cluster, row)
+    measured = measured_memory(row, steps)
+    no_room = why_no_room(measured, NEEDED_MEMORY)
+    if no_room or not probe:
+        probed = Probe({}, (no_room,) if probe else ())
+    else:
+        probed = probe_job(cluster.slurm, row, held)
+    memory = watched_memory(row, probed)
+    if measured is not None and not memory:
+        memory = {row.node_list: measured}
     gpus: tuple[HeldGpu, ...] = ()
     if held:
         sampled = samples_since(read_samples(list(held)), row.started)
         driver = [each.gpus.problem for each in probed.nodes.values() if each.gpus.problem]
-        problem = "; ".join(dict.fromkeys([*driver, sampled.problem]))
+        problem = "; ".join(filter(None, dict.fromkeys([*driver, sampled.problem])))
         gpus = gpus_of_job(held, sampled, probed.nodes)
     return _Facts(
         row=row,
@@ -223,7 +223,8 @@ def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
         probe=probed,
         ranks=find_ranks(probed.nodes),
         cpu_share=_cpu_share(row, probed),
-        memory=_memory(row, probed),
+        memory=memory,
+        steps=steps,
         pace=read_pace(cluster, row.job_id, row.started, now),
         earlier=read_earlier_runs(cluster.slurm, row, now),
         nccl=tuple(
@@ -267,25 +268,6 @@ def _wanted_cpus(probed: Probe) -> float:
     )
 
 
-def _memory(row: QueueRow, probed: Probe) -> dict[str, _Memory]:
-    """Return the memory of the job by node."""
-    whole = parse_bytes(parse_tres(row.tres).get("mem", ""))
-    share = whole / row.nodes if whole and row.nodes else None
-    found: dict[str, _Memory] = {}
-    for name, node in probed.nodes.items():
-        watched = node.processes
-        if node.full is not None:
-            found[name] = _Memory(node.full.used, node.full.limit, "its cgroup")
-        elif watched is not None and watched.memory_used is not None:
-            source = _MEMORY_SOURCES.get(watched.memory_by, "/proc")
-            found[name] = _Memory(watched.memory_used, watched.memory_limit or share, source)
-        elif watched is not None:
-            sizes = [each.rss for each in watched.processes if each.rss is not None]
-            is_most = len(sizes) > 1
-            found[name] = _Memory(sum(sizes), watched.memory_limit or share, "/proc", is_most)
-    return found
-
-
 def find_problems(facts: _Facts) -> tuple[RunningFinding, ...]:
     """Return what is wrong with a job, the most telling first, without what only follows."""
     silent = None if isinstance(facts.pace, str) else pace_finding(facts.pace)
@@ -293,9 +275,9 @@ def find_problems(facts: _Facts) -> tuple[RunningFinding, ...]:
         *rank_findings(facts.ranks, facts.taken),
         *filter(None, [nccl_finding(facts.nccl, facts.taken)]),
         *_asleep_all(facts),
-        *gpu_findings(facts.gpus, facts.elapsed or 0),
+        *_beside_cpus(gpu_findings(facts.gpus, facts.elapsed or 0), facts),
         *_waits_for_data(facts),
-        *_near_memory_limit(facts),
+        *near_limit(facts.memory, facts.taken),
         *filter(None, [earlier_finding(facts.earlier, facts.elapsed), silent]),
     ]
     if not isinstance(facts.pace, str) and facts.pace.size and facts.pace.silent < _FRESH:
@@ -350,24 +332,54 @@ def _asleep_all(facts: _Facts) -> Iterator[RunningFinding]:
         )
 
 
+def _has_full_cpus(facts: _Facts) -> bool:
+    """Return whether the job uses its CPUs fully, or has work for all of them."""
+    share = facts.cpu_share
+    return share is not None and (
+        share >= _FULL_CPUS or _wanted_cpus(facts.probe) >= facts.row.cpus
+    )
+
+
+def _cpu_text(facts: _Facts) -> str:
+    share, wanted = facts.cpu_share or 0.0, _wanted_cpus(facts.probe)
+    text = f"CPUs {share:.0%} of {facts.row.cpus}"
+    if share >= _FULL_CPUS:
+        return text
+    return text + f", which {wanted:.0f} process{'es want' if round(wanted) > 1 else ' wants'}"
+
+
+def _was_used(gpus: Sequence[HeldGpu]) -> bool:
+    """Return whether one of the GPUs did anything that is known."""
+    return any(max(gpu.utilization or 0, gpu.busiest or 0) > 0 for gpu in gpus)
+
+
+def _beside_cpus(findings: Iterable[RunningFinding], facts: _Facts) -> Iterator[RunningFinding]:
+    """Say of GPUs that do nothing that the CPUs are busy, if so."""
+    for each in findings:
+        if each.kind == "idle" and not _was_used(facts.gpus) and _has_full_cpus(facts):
+            yield msgspec.structs.replace(
+                each,
+                text=f"{each.text}; {_cpu_text(facts)}",
+                advice="its program computes on CPUs, or prepares data for long: does it find a"
+                " GPU? See the guide, Is my job using its GPUs?",
+            )
+        else:
+            yield each
+
+
 def _waits_for_data(facts: _Facts) -> Iterator[RunningFinding]:
     use = mean_use(facts.gpus)
     if (use is not None and use >= _LOW_GPUS) or (facts.elapsed or 0) < 60:
         return
-    share = facts.cpu_share
     gpus = "" if use is None else f"GPUs {use:.0f} %, "
     reading = [
         rank
         for rank in facts.ranks
         if any(usual_wait(each)[0] == "file" for each in (rank.main, *rank.helpers))
     ]
-    wanted = _wanted_cpus(facts.probe)
-    if use is not None and share is not None and (share >= _FULL_CPUS or wanted >= facts.row.cpus):
-        text = f"{gpus}CPUs {share:.0%} of {facts.row.cpus}"
-        text += f", which {wanted:.0f} processes want" if share < _FULL_CPUS else ""
+    if use is not None and _was_used(facts.gpus) and _has_full_cpus(facts):
+        text = f"{gpus}{_cpu_text(facts)}"
         advice = "its CPUs cannot prepare data fast enough: ask for more, as with --cpus-per-gpu=8"
-        if use == 0:
-            advice = "its program computes on CPUs, or prepares data for long: does it find a GPU?"
     elif reading and len(reading) * 2 >= len(facts.ranks):
         all_of_them = len(facts.ranks)
         count = f"{len(reading)} of {all_of_them} ranks wait"
@@ -386,39 +398,21 @@ def _waits_for_data(facts: _Facts) -> Iterator[RunningFinding]:
     )
 
 
-def _near_memory_limit(facts: _Facts) -> Iterator[RunningFinding]:
-    near = [
-        (each.used / each.limit, node, each.used, each.limit, each.source)
-        for node, each in facts.memory.items()
-        if each.limit and not each.is_most and each.used >= _NEAR_LIMIT * each.limit
-    ]
-    if near:
-        _, node, used, limit, source = max(near)
-        yield RunningFinding(
-            kind="memory",
-            text=f"{format_bytes(used)} of {format_bytes(limit)} are in use on {node}",
-            source=source,
-            taken=facts.taken,
-            advice="Slurm ends a job above its limit: ask for more with --mem next time",
-        )
-
-
-def _facts(cluster: JobCluster, facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
+def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
     row = facts.row
     gpus = gpu_fact(facts.gpus, row.gpus, facts.gpu_problem)
     if gpus is None and any(each in row.tres for each in ("gres/shard", "gres/mps")):
         text = f"unknown: it holds parts of GPUs; see slurmkit job {row.job_id} --gpus"
         gpus = RunningFact(about="GPUs", text=text, source="squeue")
     is_unknown = gpus is not None and mean_use(facts.gpus) is None
-    steps = None if is_probed and not is_unknown else _read_steps(cluster, row)
     if gpus is not None:
-        gpus = (_sampled_by_slurm(steps) if is_unknown and row.gpus else None) or gpus
+        gpus = (_sampled_by_slurm(facts.steps) if is_unknown and row.gpus else None) or gpus
         source, taken = gpus.source or "samples of its GPUs", gpus.taken or facts.taken
         yield msgspec.structs.replace(gpus, source=source, taken=taken)
     if is_probed:
         yield from _watched_facts(facts)
-    elif steps is not None:
-        yield from _measured_facts(steps, row)
+    else:
+        yield from _measured_facts(facts.steps, row)
     yield pace_fact(facts.pace, facts.elapsed, facts.taken)
     yield earlier_fact(facts.earlier, facts.elapsed)
 
@@ -431,14 +425,12 @@ def _read_steps(cluster: JobCluster, row: QueueRow) -> StepsSnapshot:
         return StepsSnapshot((), str(error), "", time.time(), 0.0)
 
 
-def _sampled_by_slurm(steps: StepsSnapshot | None) -> RunningFact | None:
+def _sampled_by_slurm(steps: StepsSnapshot) -> RunningFact | None:
     """Describe what slurmd measured of the job's GPUs; None if it measures none."""
     known = [
-        row.use.gpu_percent
-        for row in (steps.rows if steps else ())
-        if row.runs and row.use.gpu_percent is not None
+        row.use.gpu_percent for row in steps.rows if row.runs and row.use.gpu_percent is not None
     ]
-    if not known or steps is None:
+    if not known:
         return None
     text = f"{max(known)} % on average over the tasks of a step"
     return RunningFact(about="GPUs", text=text, source=steps.source, taken=steps.taken)
@@ -448,14 +440,7 @@ def _watched_facts(facts: _Facts) -> Iterator[RunningFact]:
     share = facts.cpu_share
     text = "unknown" if share is None else f"{share:.0%} of {facts.row.cpus}"
     yield RunningFact(about="CPUs", text=text, source="/proc", taken=facts.taken)
-    if not facts.memory:
-        return
-    node, memory = max(facts.memory.items(), key=lambda item: item[1].used)
-    of = "" if memory.limit is None else f" of {format_bytes(memory.limit)}"
-    where = f" on {node}" + (", the most of its nodes" if len(facts.memory) > 1 else "")
-    most = "; at most: pages that its processes share count for each" if memory.is_most else ""
-    text = f"{format_bytes(memory.used)}{of}{where}{most}"
-    yield RunningFact(about="Memory", text=text, source=memory.source, taken=facts.taken)
+    yield from memory_fact(facts.memory, facts.taken)
 
 
 def _measured_facts(steps: StepsSnapshot, row: QueueRow) -> Iterator[RunningFact]:
@@ -493,6 +478,8 @@ def _answer(facts: _Facts, running: RunningExplanation) -> str:
         known.append(f"log written {format_seconds(facts.pace.silent)} ago")
     if not known:
         return f"{job} runs; nothing is known of what it does"
+    if use is None and facts.cpu_share is None:
+        return f"{job} runs, {known[0]}; nothing more is known of what it does"
     return f"{job} runs, nothing unusual: {', '.join(known)}"
 
 
@@ -501,13 +488,15 @@ def _read_stacks(
     row: QueueRow,
     ranks: Sequence[JobRank],
     findings: Iterable[RunningFinding],
+    *,
+    is_watched: bool,
 ) -> tuple[tuple[RankStack, ...], tuple[str, ...]]:
     chosen = suspects(ranks, findings, _MOST_STACKS)
     pids: dict[str, list[int]] = defaultdict(list)
     for rank in chosen:
         pids[rank.node].append(rank.main.pid)
     if not pids:
-        return (), ("there is no process whose stack could be read",)
+        return (), ("there is no process whose stack could be read",) if is_watched else ()
     found = read_stacks(cluster.slurm, row, pids)
     stacks = {
         (node, stack.pid): stack for node, each in found.nodes.items() for stack in each.stacks

@@ -45,6 +45,8 @@ class StepMetrics(msgspec.Struct, frozen=True):
         mem_peak: peak memory in bytes: of all tasks together if measured so, else of one task.
         gpu_percent: GPU utilization, average over the tasks.
         read_bytes: bytes that its tasks have read: files, pipes and sockets.
+        mem_now: of a running step: memory in bytes of all tasks together, when last measured.
+        task_peak: of a running step: peak memory in bytes of one task.
     """
 
     tasks: int | None = None
@@ -52,6 +54,8 @@ class StepMetrics(msgspec.Struct, frozen=True):
     mem_peak: float | None = None
     gpu_percent: int | None = None
     read_bytes: float | None = None
+    mem_now: float | None = None
+    task_peak: float | None = None
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +200,10 @@ def parse_sstat(text: str) -> dict[str, StepMetrics]:
         if len(values) == len(_SSTAT) + 1:
             fields = dict(zip(_SSTAT, values, strict=False))
             cpu = parse_tres(fields["TRESUsageInTot"]).get("cpu", "")
-            uses[fields["JobID"]] = _parse_use(fields, _cpu_seconds(cpu))
+            use = _parse_use(fields, _cpu_seconds(cpu))
+            # While a step runs, Tot is the current sum of all tasks and Max the peak of one task.
+            now, peak = _memory(fields["TRESUsageInTot"]), _memory(fields["TRESUsageInMax"])
+            uses[fields["JobID"]] = msgspec.structs.replace(use, mem_now=now, task_peak=peak)
     return uses
 
 
@@ -243,7 +250,6 @@ def _parse_row(fields: dict[str, str]) -> StepUse:
 
 def _parse_use(fields: dict[str, str], cpu_seconds: float | None) -> StepMetrics:
     """Parse the measured use in a record of sacct or sstat."""
-    # While a step runs, Tot is the current sum of all tasks and Max the peak of one task.
     sizes = [_memory(fields["TRESUsageInMax"]), _memory(fields["TRESUsageInTot"])]
     return StepMetrics(
         tasks=_number(fields["NTasks"]),

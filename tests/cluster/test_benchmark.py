@@ -105,7 +105,7 @@ def spread(values: list[float]) -> float:
 @pytest.mark.slow
 def test_a_node_that_has_become_slow_is_marked(lab: Lab, site: Site) -> None:
     """The measurement is real, and so is the cause: the kernel gives c2 a tenth of a CPU."""
-    words = ("--cpu", "--test", "disk", "--nodes", "c[1-2]", "--limit", "1")
+    words = ("--test", "cpu", "--test", "disk", "--nodes", "c[1-2]", "--limit", "1")
     earlier: list[float] = []
     while len(earlier) < EARLIER or spread(earlier) > STEADY:
         site.measure(*words)
@@ -173,7 +173,7 @@ def test_gpus_that_pytorch_cannot_see_are_unknown(site: Site) -> None:
 
 
 def test_only_operators_store_in_the_sites_ledger(lab: Lab, site: Site) -> None:
-    site.run(*RUN, "--no-wait", "--cpu", "--test", "disk", "--nodes", "c1")
+    site.run(*RUN, "--no-wait", "--test", "cpu", "--test", "disk", "--nodes", "c1")
     [folder] = lab.run(
         "sh", "-c", f"echo {site.folder}/state/slurmkit/benchmarks/*/*"
     ).stdout.split()

@@ -84,6 +84,13 @@ for _ in {1..10}; do date +%T; sleep 0.3; done
 echo written
 while true; do true; done
 """
+FULL = """#!/bin/bash
+exec python3 -c '
+import time
+held = bytes(range(256)) * (270 << 12)
+print("full", flush=True)
+time.sleep(600)'
+"""
 # Uses its CPUs, and its GPUs if it has some, and logs now and then: LINES seconds at most apart.
 HEALTHY = """#!/bin/bash
 trap 'gpu-play idle' EXIT
@@ -160,7 +167,7 @@ echo '    train (train.py:30)'
 def folder(lab: Lab) -> Iterator[str]:
     lab.run("mkdir", "-p", FOLDER, f"{FOLDER}/bin")
     files = {"train.py": TRAIN, "run.sh": RUN, "hot.sh": HOT, "data.sh": DATA, "ras.py": RAS}
-    files |= {"log.sh": LOG, "healthy.sh": HEALTHY}
+    files |= {"log.sh": LOG, "healthy.sh": HEALTHY, "full.sh": FULL}
     files["ras.sh"] = f"#!/bin/bash\nexec python3 {FOLDER}/ras.py\n"
     for name, text in {**files, "bin/py-spy": PY_SPY}.items():
         lab.run("tee", f"{FOLDER}/{name}", input=text)
@@ -276,6 +283,20 @@ def test_a_log_that_has_gone_silent_is_named(jobs: Jobs) -> None:
     assert "10 min" in found["answer"], found
 
 
+def test_a_job_near_its_memory_limit_outlives_the_look_at_it(jobs: Jobs) -> None:
+    """Slurm samples memory here, and ends a job above its limit: a step of ours counts, too."""
+    job = jobs.submit("full.sh", options="--partition=cpu --mem=300M")
+    jobs.wait_for_log(job, lambda text: "full" in text)
+    for words in ((), ("--stacks",)):
+        found = jobs.why(job, *words)
+        assert found["answer"].startswith(f"job {job} is near its memory limit: 2"), found
+        assert not found["running"]["probed"]
+        assert "so no step was started" in " ".join(found["notes"])
+    steps = jobs.lab.run("sacct", "-n", "-P", "-j", job, "-o", "JobID,State").stdout
+    assert f"{job}|RUNNING" in steps
+    assert f"{job}.0" not in steps
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(5))
 def test_healthy_jobs_are_no_finding(jobs: Jobs, batch: int) -> None:
@@ -361,7 +382,7 @@ def test_stacks_are_read_where_py_spy_is(jobs: Jobs) -> None:
     job = jobs.submit("run.sh", "fine", "0", options="--partition=cpu --ntasks=1 --mem=1G")
     jobs.wait_for_log(job, lambda text: "rank 0" in text)
     (stack,) = jobs.why(job, "--stacks")["running"]["stacks"]
-    assert stack["problem"] == "py-spy is not installed"
+    assert stack["problem"].startswith("py-spy is not installed: ")
     (stack,) = jobs.why(job, "--stacks", path=f"{FOLDER}/bin")["running"]["stacks"]
     pid = jobs.pid_of(job, 0).partition("(pid ")[2].rstrip(")")
     assert stack["lines"][0] == f"Process {pid}: called with dump --nonblocking --pid {pid}"

@@ -33,7 +33,7 @@ OF_CPU = ("cpu_matmul_fp32", "cpu_memory")
 OF_DISK = ("disk_write", "disk_read")
 MOST_DISK_MIB = 16384
 _BLOCK = 4 * 2**20  # bytes of one write
-_LEAST_DISK_MIB = 64
+LEAST_DISK_MIB = 64
 _SHARE_OF_FREE = 10  # at most a tenth of the free space is written
 _ROUNDS = 10  # of each measurement; their median counts
 _TAIL = 300  # characters of the last line of a program's output
@@ -78,10 +78,10 @@ def measure_disk(folder: str, mib: int, seconds: float) -> "tuple[dict[str, floa
         Unmeasured: when there is too little space, or the folder cannot be written.
     """
     blocks = min(mib, MOST_DISK_MIB, _free_mib(folder) // _SHARE_OF_FREE) * 2**20 // _BLOCK
-    if blocks * _BLOCK < _LEAST_DISK_MIB * 2**20:
+    if blocks * _BLOCK < LEAST_DISK_MIB * 2**20:
         raise Unmeasured(
             f"{folder} has {_free_mib(folder)} MiB free; a tenth of it is written, at least"
-            f" {_LEAST_DISK_MIB} MiB"
+            f" {LEAST_DISK_MIB} MiB"
         )
     with mmap.mmap(-1, _BLOCK) as block:
         block.write(os.urandom(_BLOCK))  # so that no filesystem can compress it

@@ -102,7 +102,7 @@ def choose_nodes(nodes: Sequence[NodeRow], request: BenchmarkRequest) -> ChosenN
         why = f": {fold_nodes(row.name for row in closed)} are down or drained" if closed else ""
         raise BadInput(
             f"no node is left to measure{why}; name some with --nodes or --partition; nodes without"
-            " GPUs are measured with --cpu"
+            " GPUs are measured with --test cpu"
         )
     usable.sort(key=lambda row: row.cpus_allocated > 0)  # stable
     return ChosenNodes(tuple(usable), closed)

@@ -164,6 +164,11 @@ class RunFolder:
         """
         try:
             record = msgspec.json.decode(_read_file(path / _RECORD), type=BenchmarkRecord)
+        except PermissionError as error:
+            raise BadInput(
+                f"you may not read {path}; its owner can make a copy that you may read: cp -r"
+                " RUN /scratch/RUN; chmod -R a+rX /scratch/RUN"
+            ) from error
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadInput(f"{path} is not the folder of a benchmark run: {error}") from error
         # It may be another user's, and names are printed, stored, and parts of paths.

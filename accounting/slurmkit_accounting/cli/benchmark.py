@@ -19,20 +19,22 @@ from slurmkit.cli.tables import Fit, print_table
 from slurmkit.cli.workflow_tables import print_workflow_findings
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.workflow_plan import plan_workflow
-from slurmkit.errors import BadInput, SlurmError, SlurmkitError
+from slurmkit.errors import BadInput, NotAllowed, SlurmError, SlurmkitError
 from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.memory import parse_mib
 from slurmkit.formats.scontrol import fold_nodes
 from slurmkit.state.nodes import NodeChoice, read_nodes
 from slurmkit.state.queue_rows import FINAL_STATES
+from slurmkit_accounting.benchmarks.inside import LEAST_DISK_MIB, MOST_DISK_MIB
 from slurmkit_accounting.benchmarks.jobs import (
+    TESTS,
     BenchmarkRequest,
     benchmark_workflow,
     choose_nodes,
     new_record,
 )
 from slurmkit_accounting.benchmarks.results import RunFolder, find_run, run_folders
-from slurmkit_accounting.benchmarks.store import store_all
+from slurmkit_accounting.benchmarks.store import store_all, store_benchmarks
 from slurmkit_accounting.cli import db_option, open_for_writing
 from slurmkit_accounting.remote.client import configured_remote
 
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from slurmkit_accounting.remote.served import AnyLedger
 
 _RUNS_SCHEMA = "slurmkit.benchmark.runs/1"
-_TESTS = ("gpu", "disk", "nccl")
 _COLUMNS = ("BENCHMARK", "NODES", "GPU", "VALUE", "UNIT", "JOBID", "METHOD")
 _RUNS = ("RUN", "CLUSTER", "SENT", "JOBS", "WITH_RESULTS", "VALUES", "STORED")
 
@@ -80,13 +81,10 @@ def benchmark_group() -> None:
     help="Also for nodes that are down or drained; their jobs wait until the node is back.",
 )  # fmt: skip
 @click.option(
-    "--test", "tests", type=click.Choice(_TESTS), multiple=True,
-    help="Only this test; may be given several times.  [default: gpu and disk; and nccl if"
-    " [preflight] program is set]",
+    "--test", "tests", type=click.Choice(TESTS), multiple=True,
+    help="Only this test; may be given several times. `cpu` also measures nodes without GPUs."
+    "  [default: gpu and disk; and nccl if [preflight] program is set]",
 )  # fmt: skip
-@click.option(
-    "--cpu", is_flag=True, help="Measure CPUs instead of GPUs, e.g. to try it without GPUs."
-)
 @click.option(
     "--group", type=click.IntRange(1, 1024), default=2, show_default=True,
     help="Measure NCCL between so many nodes.",
@@ -124,7 +122,7 @@ def benchmark_group() -> None:
 )  # fmt: skip
 @click.option(
     "--disk-size", metavar="SIZE", default="1G", show_default=True,
-    help="Size of the file there: at most 16G, and a tenth of what is free.",
+    help="Size of the file there, from 64M to 16G, and at most a tenth of what is free.",
 )  # fmt: skip
 @click.option(
     "--folder", metavar="PATH", type=click.Path(path_type=Path),
@@ -160,7 +158,7 @@ def run_command(
       slurmkit benchmark run --nodes c[1-4] --yes
       slurmkit benchmark run --gpu-type h100 --qos low --python /opt/torch/bin/python
       slurmkit benchmark run --test nccl --group 4 --partition gpu
-      slurmkit benchmark run --cpu --test disk --disk /scratch --disk-size 4G
+      slurmkit benchmark run --test disk --disk /scratch --disk-size 4G
       slurmkit benchmark run --no-wait --yes
     """
     if as_json and not (yes or dry_run):
@@ -170,6 +168,7 @@ def run_command(
     run, planned = _plan(cluster, request, folder)
     try:
         _show_plan(planned, request, as_json=as_json)
+        is_stored = _may_store(run, db)
         if dry_run or not _confirm(planned, yes=yes):
             run.remove()
             if as_json:
@@ -185,23 +184,21 @@ def run_command(
     else:
         click.echo(f"submitted {len(planned.plans)} jobs of {name}")
     if no_wait:
-        click.echo(f"to store the results later: slurmkit benchmark collect {name}", err=True)
+        if is_stored:
+            click.echo(f"to store the results later: slurmkit benchmark collect {name}", err=True)
         return 0
     if not _wait(sent, run.record.name, name):
         return 128 + signal.SIGINT
-    return _finish(run, sent, db, name, quiet=as_json is not None)
+    return _finish(run, sent, db, name, is_stored=is_stored, quiet=as_json is not None)
 
 
 def _request(asked: Mapping[str, Any]) -> BenchmarkRequest:
     """Return the request of a command line."""
-    tests: tuple[str, ...] | None = asked["tests"] or None
-    if asked["cpu"]:
-        if "gpu" in asked["tests"]:
-            raise BadInput("--cpu measures CPUs instead of GPUs; leave out --test gpu")
-        tests = ("cpu", *(asked["tests"] or ("disk",)))
     mib = parse_mib(asked["disk_size"], rounding="down")
     if not mib:
         raise BadInput(f"--disk-size {asked['disk_size']!r} is not a size; write e.g. 512M or 2G")
+    if not LEAST_DISK_MIB <= mib <= MOST_DISK_MIB:
+        raise BadInput(f"--disk-size {asked['disk_size']} is not between 64M and 16G")
     if not asked["disk"].startswith("/"):
         raise BadInput(f"--disk {asked['disk']!r} must be the whole path of a folder")
     partition = asked["partition"]
@@ -210,7 +207,7 @@ def _request(asked: Mapping[str, Any]) -> BenchmarkRequest:
     return BenchmarkRequest(
         choice=NodeChoice(partitions=(partition,) if partition else (), nodelist=asked["nodes"]),
         gpu_type=asked["gpu_type"],
-        tests=tests,
+        tests=asked["tests"] or None,
         group=asked["group"],
         limit=asked["limit"],
         drained=asked["drained"],
@@ -310,7 +307,29 @@ def _say_how_to_go_on(workflow: str, name: str) -> None:
     )
 
 
-def _finish(run: RunFolder, sent: SentWorkflow, db: str | None, name: str, *, quiet: bool) -> int:
+def _may_store(run: RunFolder, db: str | None) -> bool:
+    """Return whether this user may store results; say before the jobs run if they may not.
+
+    The service is asked to store nothing. Where it does not answer, that is said after the jobs.
+    """
+    if db or os.environ.get("SLURMKIT_DB") or (remote := configured_remote()) is None:
+        return True
+    try:
+        store_benchmarks(remote, run.record.cluster, run.record.name, ())
+    except NotAllowed:
+        print_notice(
+            "the results stay in your folder: only Slurm's operators store them in the site's"
+            " ledger, with slurmkit benchmark collect FOLDER"
+        )
+        return False
+    except SlurmkitError:
+        return True
+    return True
+
+
+def _finish(
+    run: RunFolder, sent: SentWorkflow, db: str | None, name: str, *, is_stored: bool, quiet: bool
+) -> int:
     """Print and store the results of a run whose jobs have ended; return the exit code.
 
     The states come first: a job that is over then writes nothing after its file was read.
@@ -321,6 +340,9 @@ def _finish(run: RunFolder, sent: SentWorkflow, db: str | None, name: str, *, qu
         _print_measurements(found)
     bad = _print_troubles(run, statuses, found)
     _print_unfinished(statuses, name)
+    if not is_stored:
+        click.echo(f"the results are in {printable(str(run.path))}", err=True)
+        return 1 if bad or wrong else 0
     try:
         with _open_to_store(db) as ledger:
             count = _store(ledger, run, found)

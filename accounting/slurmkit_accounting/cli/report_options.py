@@ -275,8 +275,9 @@ def _render(report: Report, form: OutputFormat) -> bytes:
 def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
     """Print that nothing matches the filters of a report, and how to see what would."""
     words = ", ".join(f"{name} {' or '.join(values)}" for name, values in filters.items())
-    hint = f"to see the names of this window: slurmkit report usage --by {','.join(filters)}"
-    print_wrapped("", f"nothing matches {words}; {hint}", indent=2, err=True)
+    known = ",".join(name for name in filters if name != "benchmark")
+    hint = f"; to see the names of this window: slurmkit report usage --by {known}" if known else ""
+    print_wrapped("", f"nothing matches {words}{hint}", indent=2, err=True)
 
 
 def _print_table(report: Report, form: OutputFormat) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from slurmkit.errors import BadInput
+from slurmkit.formats.display import join_names
 from slurmkit_accounting.calendar import day_of, month_of
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.benchmarks import benchmark_results
@@ -20,7 +21,7 @@ from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.reports import provenance
 from slurmkit_accounting.reports.counted import Question
 from slurmkit_accounting.reports.model import Column, Meta, Panel, Report, Series
-from slurmkit_accounting.reports.rates import Rates
+from slurmkit_accounting.reports.rates import NO_GPU_NAME, Rates
 
 SUBJECTS = ("gpu", "node", "gpu_type", "day", "month")
 SLOW, SLOWER, FAILED, FEW, GOOD = "slow", "slower", "failed", "few", "ok"
@@ -556,9 +557,13 @@ def _notes(samples: Sequence[Sample], devices: Sequence[Device], bounds: Bounds)
     few = sorted({each.last.group.gpu_type for each in devices if each.verdict == FEW})
     if few:
         yield (
-            f"too few to say what is slow: fewer than {bounds.devices} devices of {', '.join(few)}"
-            " were measured in the same way"
+            f"too few to say what is slow: fewer than {bounds.devices} devices of"
+            f" {join_names([_device_words(name) for name in few])} were measured in the same way"
         )
+
+
+def _device_words(gpu_type: str) -> str:
+    return "nodes without GPUs" if gpu_type == NO_GPU_NAME else gpu_type
 
 
 def _panels(

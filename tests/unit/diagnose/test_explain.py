@@ -177,6 +177,15 @@ def test_pending_jobs_before_it_come_first() -> None:
     assert before.until is None
 
 
+def test_a_job_that_nobody_is_ahead_of_does_not_wait_for_others() -> None:
+    job = lab.row("5", reason="Priority")
+    said = details.collect_reason_facts(lab.scene(job))
+    assert said.text is not None
+    assert said.text.meaning.startswith("what it asks for is free, and no job is ahead of it")
+    larger = msgspec.structs.replace(job, nodes=3)
+    assert details.collect_reason_facts(lab.scene(larger)).text is None
+
+
 def test_a_limit_is_named_with_its_value_its_use_and_who_uses_it() -> None:
     job = lab.row("5", account="genomics", reason="AssocGrpGRES")
     other = lab.running("1", "c1", "a100=4", 30, user="dave", account="genomics")

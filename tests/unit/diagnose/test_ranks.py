@@ -199,3 +199,17 @@ def test_the_stacks_of_named_ranks_come_first() -> None:
     ranks = ranks_of(["waits"] * 5 + ["stopped"])
     chosen = suspects(ranks, rank_findings(ranks, 0), 3)
     assert [rank.number for rank in chosen] == [5, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ready", "is_found"),
+    [(0.7, 6, True), (0.7, 3, False), (0.4, 8, False), (1.0, 0, True)],
+)
+def test_a_rank_that_gets_less_cpu_than_it_wants_is_busy(
+    cpu: float, ready: int, *, is_found: bool
+) -> None:
+    """On an overloaded node the rank that computes got 35 to 48 % of a CPU."""
+    busy = {"cpu": cpu, "states": {"R": ready, "S": 8 - ready}}
+    family = [process(9, rank="3", **busy), *(process(n, rank=str(n), **LOCK) for n in range(3))]
+    found = [kind for kind, _ in findings(find_ranks({"c1": node(family)}))]
+    assert found == (["busy"] if is_found else [])

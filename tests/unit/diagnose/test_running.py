@@ -22,6 +22,12 @@ from slurmkit.diagnose import gpus_now, inside_job, log_tail, running
 from slurmkit.diagnose.earlier_runs import EarlierRuns, earlier_finding, lengths_of_same_runs
 from slurmkit.diagnose.explain import explain
 from slurmkit.diagnose.gpus_now import HeldGpu, SampledGpus, gpu_fact, gpu_findings, gpus_of_job
+from slurmkit.diagnose.job_memory import (
+    JobMemory,
+    measured_memory,
+    watched_memory,
+    why_no_room,
+)
 from slurmkit.diagnose.log_pace import LogPace, judge_pace, pace_fact, pace_finding
 from slurmkit.diagnose.log_tail import read_tail
 from slurmkit.diagnose.model import FINDING_KINDS
@@ -38,8 +44,9 @@ from slurmkit.diagnose.probe import (
 )
 from slurmkit.diagnose.ranks import JobRank, nccl_finding, parse_nccl_problems
 from slurmkit.diagnose.render import explanation_lines
-from slurmkit.errors import Refused, SlurmError, SlurmTimeout
+from slurmkit.errors import NoSuchJob, Refused, SlurmError, SlurmTimeout
 from slurmkit.jobs.info import JobInfo
+from slurmkit.jobs.steps import StepMetrics, StepsSnapshot, StepUse
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.state.gpu_metrics import GpuSample
@@ -267,10 +274,10 @@ def test_the_first_source_that_has_samples_answers(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpus_now, "has_section", lambda _: True)
     assert gpus_now.read_samples(["c2"]).source == "prometheus"
     sources["prometheus"] = Empty
-    problem = "ledger: it has no samples of c2; prometheus: it has no samples of c2"
-    assert gpus_now.read_samples(["c2"]).problem == problem
+    none = "it has no samples of c2 that you may see"
+    assert gpus_now.read_samples(["c2"]).problem == f"ledger: {none}; prometheus: {none}"
     monkeypatch.setattr(gpus_now, "has_section", lambda _: False)
-    assert gpus_now.read_samples(["c2"]).problem == "ledger: it has no samples of c2"
+    assert gpus_now.read_samples(["c2"]).problem == f"ledger: {none}"
 
 
 # --- NCCL
@@ -456,7 +463,12 @@ def test_lines_of_several_nodes_may_come_mixed(seed: int) -> None:
 # --- all together
 
 
-def job_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **values: Any) -> Cluster:
+Answers = dict[str, Callable[[Sequence[str], str | None], str]]
+
+
+def job_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: Answers | None = None, **values: Any
+) -> Cluster:
     log = tmp_path / "log"
     log.write_text("step\n" * 50)
     job = {
@@ -467,7 +479,7 @@ def job_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **values: Any) -> Cl
         "tres-alloc": "cpu=2,mem=1G,node=1",
         "WorkDir": str(tmp_path), **values,
     }  # fmt: skip
-    answers: dict[str, Callable[[Sequence[str], str | None], str]] = {
+    answers: Answers = {
         "squeue": lambda argv, _: squeue_text(argv, [job]),
         "scontrol": lambda argv, _: "",
         "sacct": lambda argv, _: sacct_text(argv, []),
@@ -475,7 +487,7 @@ def job_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **values: Any) -> Cl
         "srun": run_here,
     }
     monkeypatch.setattr("slurmkit.diagnose.probe._WATCHED", 0.1)
-    return Cluster(FakeSlurm(answers))
+    return Cluster(FakeSlurm(answers | (more or {})))
 
 
 def test_a_stopped_process_is_the_answer(
@@ -498,7 +510,9 @@ def test_without_the_probe_no_step_is_started(
     cluster = job_of(monkeypatch, tmp_path)
     found = explain(cluster, JOB)
     assert not any(argv[0] == "srun" for argv in cluster.slurm.asked)  # type: ignore[attr-defined]
-    assert found.answer == f"job {JOB} runs, nothing unusual: log written 0 s ago"
+    assert found.answer == (
+        f"job {JOB} runs, log written 0 s ago; nothing more is known of what it does"
+    )
     assert found.notes == ("its nodes were not asked what its processes do",)
 
 
@@ -516,7 +530,7 @@ def facts(**values: Any) -> Any:
     usual: dict[str, Any] = {
         "row": ROW, "elapsed": 3600.0, "gpus": (), "gpu_problem": "", "probe": Probe({}),
         "ranks": (), "cpu_share": None, "memory": {}, "pace": pace, "earlier": EarlierRuns(),
-        "nccl": (), "taken": NOW,
+        "nccl": (), "taken": NOW, "steps": StepsSnapshot((), "", "sstat", NOW, 0.0),
     }  # fmt: skip
     return running._Facts(**usual | values)
 
@@ -539,7 +553,7 @@ def test_memory_that_is_known_only_at_most_is_no_finding() -> None:
     )  # fmt: skip
 
     def told(node: ProbedNode) -> tuple[list[str], str, str]:
-        memory = running._memory(row, Probe({"c1": node}))
+        memory = watched_memory(row, Probe({"c1": node}))
         known = facts(memory=memory, probe=Probe({"c1": node}))
         (fact,) = [each for each in running._watched_facts(known) if each.about == "Memory"]
         return kinds(memory=memory), fact.text, fact.source
@@ -568,7 +582,7 @@ def test_findings_do_not_contradict_each_other() -> None:
     low = (gpu(utilization=4, busiest=9),)
     idle = (gpu(utilization=0.0, busiest=0.0),)
     assert kinds(gpus=low, cpu_share=0.97) == ["data"]
-    assert kinds(gpus=idle, cpu_share=0.97) == ["data"]
+    assert kinds(gpus=idle, cpu_share=0.97) == ["idle"]
     assert kinds(gpus=idle, cpu_share=0.1) == ["idle"]
     assert kinds(gpus=low, cpu_share=0.97, elapsed=30.0) == []
     assert kinds(gpus=low, cpu_share=0.97, nccl=("  Communicator ranks have different x",)) == [
@@ -581,7 +595,7 @@ def test_the_most_telling_comes_first_and_a_longer_run_beside_it() -> None:
     found = facts(
         gpus=hot,
         earlier=EarlierRuns((600, 660)),
-        memory={"c1": running._Memory(95, 100.0, "/proc")},
+        memory={"c1": JobMemory(95, 100.0, "/proc")},
     )
     problems = running.find_problems(found)
     assert [each.kind for each in problems] == ["throttled", "memory", "slower"]
@@ -695,3 +709,75 @@ def test_nothing_is_known_is_not_nothing_unusual() -> None:
     assert running._answer(busy, empty) == (
         f"job {JOB} runs, nothing unusual: GPUs 80 %, CPUs 50% of 4, log written 5 s ago"
     )
+
+
+def measured(*uses: StepMetrics) -> StepsSnapshot:
+    steps = (StepUse(step_id=f"7.{n}", raw_id=f"7.{n}", state="RUNNING", use=each) for n, each in
+             enumerate(uses))  # fmt: skip
+    return StepsSnapshot((StepUse(step_id="7", raw_id="7", state="RUNNING"), *steps), "", "", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("used", "words"),
+    [(268, ""), (269, "269 MiB of the 300 MiB of memory"), (288, "288 MiB of the 300 MiB")],
+)
+def test_no_step_is_started_in_a_job_that_has_no_memory_for_it(used: int, words: str) -> None:
+    row = lab.row("7", state="RUNNING", tres="cpu=1,mem=300M,node=1")
+    steps = measured(StepMetrics(mem_now=float(used - 8 << 20)), StepMetrics(mem_now=8.0 * 2**20))
+    why = why_no_room(measured_memory(row, steps), 32 << 20)
+    assert (words in why) if words else not why
+
+
+def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
+    two = msgspec.structs.replace(
+        lab.row("7", state="RUNNING", tres="cpu=4,mem=200M,node=2"), nodes=2
+    )
+    use = StepMetrics(tasks=3, mem_now=150.0 * 2**20, task_peak=60.0 * 2**20)
+    memory = measured_memory(two, measured(use))
+    assert memory == JobMemory(120.0 * 2**20, 100.0 * 2**20, "sstat", is_most=True)
+    assert "120 MiB at most of the 100 MiB" in why_no_room(memory, 1)
+    assert measured_memory(two, measured(StepMetrics())) is None
+    assert not why_no_room(None, 1)
+
+
+def test_a_full_job_is_explained_without_a_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    full = f"{JOB}.batch|1|mem=995M|mem=995M|mem=995M|\n"
+    job = {"JobID": JOB, "JobIDRaw": JOB, "State": "RUNNING", "NNodes": "1"}
+    answers: Answers = {
+        "sstat": lambda argv, _: full,
+        "sacct": lambda argv, _: sacct_text(argv, [job]) if "--name" not in argv else "",
+    }
+    cluster = job_of(monkeypatch, tmp_path, answers)
+    found = explain(cluster, JOB, probe=True, stacks=True)
+    assert not any(argv[0] == "srun" for argv in cluster.slurm.asked)  # type: ignore[attr-defined]
+    assert found.answer == (
+        f"job {JOB} is near its memory limit: 995 MiB of 1 GiB are in use on c1"
+    )
+    assert any("so no step was started" in note for note in found.notes)
+
+
+def test_idle_gpus_beside_busy_cpus_are_no_slow_loader() -> None:
+    (found,) = running.find_problems(
+        facts(gpus=(gpu(utilization=0.0, busiest=0.0),), cpu_share=0.97)
+    )
+    assert (found.kind, found.text.endswith("; CPUs 97% of 4")) == ("idle", True)
+    assert found.advice.startswith("its program computes on CPUs")
+
+
+def test_a_job_that_ended_while_it_was_looked_at_is_explained_as_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before, ended = job_of(monkeypatch, tmp_path).slurm, list[str]()
+
+    def srun(argv: Sequence[str], stdin: str | None) -> str:
+        ended.append(JOB)
+        raise SlurmError("srun: error: Terminated")
+
+    def squeue(argv: Sequence[str], stdin: str | None) -> str:
+        return squeue_text(argv, []) if ended else before.run(argv)
+
+    cluster = job_of(monkeypatch, tmp_path, {"srun": srun, "squeue": squeue})
+    with pytest.raises(NoSuchJob):
+        explain(cluster, JOB, probe=True)

@@ -67,7 +67,9 @@ def test_an_ended_job_is_measured_by_sacct() -> None:
 
 @pytest.mark.parametrize(("release", "gpu", "read"), [("22.05", None, 1.0), ("26.05", 60, None)])
 def test_other_releases(release: str, gpu: int | None, read: float | None) -> None:
-    assert parse_sstat(OF_OTHERS[release]) == {"9.0": StepMetrics(4, 86656.0, 2.0**28, gpu, read)}
+    memory = (2.0**28, 100.0 * 2**20)
+    use = StepMetrics(4, 86656.0, 2.0**28, gpu, read, *memory)
+    assert parse_sstat(OF_OTHERS[release]) == {"9.0": use}
 
 
 def test_absurd_and_broken_values_are_unknown() -> None:

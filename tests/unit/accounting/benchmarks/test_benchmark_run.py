@@ -124,7 +124,7 @@ def test_which_nodes(request_: BenchmarkRequest, names: list[str]) -> None:
     [
         (BenchmarkRequest(gpu_type="b200"), "there are no GPUs of type 'b200'; types: a100"),
         (BenchmarkRequest(choice=NodeChoice(nodelist="c9")), "there is no node 'c9'"),
-        (BenchmarkRequest(choice=NodeChoice(partitions=("cpu",))), "measured with --cpu"),
+        (BenchmarkRequest(choice=NodeChoice(partitions=("cpu",))), "measured with --test cpu"),
     ],
 )
 def test_what_is_not_there(request_: BenchmarkRequest, words: str) -> None:
@@ -558,7 +558,8 @@ def test_after_ctrl_c_the_jobs_go_on(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--cpu", "--test", "gpu"], "leave out --test gpu"),
+        (["--disk-size", "63M"], "--disk-size 63M is not between 64M and 16G"),
+        (["--disk-size", "17G"], "--disk-size 17G is not between 64M and 16G"),
         (["--disk", "tmp"], "must be the whole path of a folder"),
         (["--disk-size", "much"], "--disk-size 'much' is not a size"),
         (["--disk-size", "0"], "--disk-size '0' is not a size"),
