@@ -108,12 +108,17 @@ def _priority(snapshot: PendingSnapshot) -> ReasonFacts:
     ahead = find.jobs_ahead(snapshot)
     blockers = (*ahead, *find.jobs_on_its_nodes(snapshot))
     # slurmctld gives this reason also to a job that it has just taken, and has not looked at.
-    is_free = not ahead and not snapshot.hides_jobs and has_room(snapshot)
-    text = _NOT_LOOKED_AT if is_free else None
-    return ReasonFacts(tuple(describe_shortage(snapshot)), () if is_free else blockers, text)
+    lines = tuple(describe_shortage(snapshot))
+    if snapshot.hides_jobs or not has_room(snapshot):
+        return ReasonFacts(lines, blockers)
+    if not ahead:
+        return ReasonFacts(lines, (), _IS_FREE)
+    is_new = snapshot.asked.evaluated is None
+    text = pending_reasons.explain_reason("None", snapshot.job.job_id) if is_new else None
+    return ReasonFacts(lines, blockers, text)
 
 
-_NOT_LOOKED_AT = pending_reasons.ReasonText(
+_IS_FREE = pending_reasons.ReasonText(
     "what it asks for is free, and no job is ahead of it: the scheduler will come to it",
     pending_reasons.TIME,
     "ask again in a minute",

@@ -13,6 +13,7 @@ import msgspec
 
 from slurmkit.diagnose.log_scan import LogScan, scan_log_file
 from slurmkit.diagnose.model import EndExplanation, Explanation, FailedStep
+from slurmkit.diagnose.probe import STEP_NAME
 from slurmkit.diagnose.snapshot import expand_node_list
 from slurmkit.errors import BadInput, LogUnavailable, SlurmError
 from slurmkit.formats import display
@@ -175,7 +176,7 @@ def _steps(slurm: SlurmCommands, job_id: str) -> Iterator[FailedStep]:
 def failed_steps(records: Iterable[Sequence[str]]) -> Iterator[FailedStep]:
     """Yield the failed steps among sacct's records; a step's id has a dot."""
     for step_id, state, code, nodes, name in records:
-        if "." in step_id and not state.startswith(_NOT_FAILED):
+        if "." in step_id and not state.startswith(_NOT_FAILED) and name != STEP_NAME:
             yield FailedStep(step_id=step_id, name=name, state=state, exit_code=code, nodes=nodes)
 
 

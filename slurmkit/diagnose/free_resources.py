@@ -276,7 +276,9 @@ def has_room(snapshot: PendingSnapshot) -> bool:
     fit = [
         room
         for room in usable_nodes(snapshot)
-        if room.closed is None and not room.lacks(snapshot.per_node)
+        if room.closed is None
+        and not room.lacks(snapshot.per_node)
+        and not (snapshot.asked.exclusive and room.node.cpus_allocated)
     ]
     return len(fit) >= max(snapshot.job.nodes, 1)
 
@@ -289,6 +291,8 @@ def describe_shortage(snapshot: PendingSnapshot) -> list[str]:
     asked = f"{display.describe_holding(per_node)} on each of {snapshot.job.nodes} nodes"
     if snapshot.job.nodes == 1:
         asked = f"{display.describe_holding(per_node)} on one node"
+    if snapshot.asked.exclusive:
+        asked += ", which no other job may use (--exclusive)"
     if not candidates:
         return [f"it asks for {asked}, and no node that it may use in {where} has that many"]
     fit = "1 node" if len(candidates) == 1 else f"{len(candidates)} nodes"

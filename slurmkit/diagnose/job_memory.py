@@ -11,7 +11,7 @@ from slurmkit.diagnose.model import RunningFact, RunningFinding
 from slurmkit.diagnose.probe import Probe
 from slurmkit.formats.memory import format_bytes, parse_bytes
 from slurmkit.formats.tres import parse_tres
-from slurmkit.jobs.steps import StepsSnapshot, StepUse
+from slurmkit.jobs.steps import StepMetrics, StepsSnapshot
 from slurmkit.state.queue_rows import QueueRow
 
 _NEAR_LIMIT = 0.9
@@ -22,16 +22,21 @@ class JobMemory(msgspec.Struct, frozen=True):
     """The memory of a job on one node.
 
     Attributes:
-        used: bytes in use.
+        used: bytes in use; the most that it can be, if that is not known exactly.
         limit: bytes; an equal share of what the job holds where it has no cgroup.
         source: what says so.
-        is_most: whether `used` may be too much: pages that processes share count several times.
+        least: the least that it can be; None if `used` is exact.
     """
 
     used: float
     limit: float | None
     source: str
-    is_most: bool = False
+    least: float | None = None
+
+    @property
+    def certain(self) -> float:
+        """Bytes that are in use for certain."""
+        return self.used if self.least is None else self.least
 
 
 def watched_memory(row: QueueRow, probed: Probe) -> dict[str, JobMemory]:
@@ -47,31 +52,38 @@ def watched_memory(row: QueueRow, probed: Probe) -> dict[str, JobMemory]:
             found[name] = JobMemory(watched.memory_used, watched.memory_limit or share, source)
         elif watched is not None:
             sizes = [each.rss for each in watched.processes if each.rss is not None]
-            is_most = len(sizes) > 1
-            found[name] = JobMemory(sum(sizes), watched.memory_limit or share, "/proc", is_most)
+            # Pages that processes share count for each of them.
+            least = max(sizes) if len(sizes) > 1 else None
+            found[name] = JobMemory(sum(sizes), watched.memory_limit or share, "/proc", least)
     return found
 
 
 def measured_memory(row: QueueRow, steps: StepsSnapshot) -> JobMemory | None:
     """Return the memory of a job on its fullest node, as Slurm measures it; None if it does not.
 
-    Slurm does not say how the memory of a step is spread over nodes: on several of them each task
-    counts with the most that one task ever had.
+    Slurm does not say how the memory of a step is spread over nodes. On several of them, the
+    fullest has at least an equal share of it, or what one task had at its peak; and at most what
+    its tasks there have if each is at that peak.
     """
-    uses = [each for step in steps.rows if (each := _on_one_node(step, row.nodes)) is not None]
-    if not uses:
+    found = [
+        (step.use, step.use.mem_now)
+        for step in steps.rows
+        if step.runs and not step.is_allocation and step.use.mem_now is not None
+    ]
+    if not found:
         return None
-    return JobMemory(sum(uses), _limit(row), "sstat", is_most=row.nodes > 1)
+    whole = sum(now for _, now in found)
+    if row.nodes <= 1:
+        return JobMemory(whole, _limit(row), "sstat")
+    peaks = [min(use.task_peak or 0, now) for use, now in found]
+    most = sum(_most_on_one_node(use, now, row.nodes) for use, now in found)
+    return JobMemory(most, _limit(row), "sstat", min(most, max(whole / row.nodes, *peaks)))
 
 
-def _on_one_node(step: StepUse, nodes: int) -> float | None:
-    """Return the memory of a running step on one node, in bytes; at most, if there are several."""
-    use = step.use
-    if use.mem_now is None or step.is_allocation or not step.runs:
-        return None
-    if nodes <= 1 or use.task_peak is None or not use.tasks:
-        return use.mem_now
-    return min(use.mem_now, use.task_peak * ceil(use.tasks / nodes))
+def _most_on_one_node(use: StepMetrics, now: float, nodes: int) -> float:
+    if use.task_peak is None or not use.tasks:
+        return now
+    return min(now, use.task_peak * ceil(use.tasks / nodes))
 
 
 def why_no_room(memory: JobMemory | None, needed: int) -> str:
@@ -81,11 +93,12 @@ def why_no_room(memory: JobMemory | None, needed: int) -> str:
     """
     if memory is None or memory.limit is None or memory.limit - memory.used >= needed:
         return ""
-    most = " at most" if memory.is_most else ""
+    free = max(0.0, memory.limit - memory.used)
+    may = "is" if memory.least is None else "may be"
     return (
-        f"{format_bytes(memory.used)}{most} of the {format_bytes(memory.limit)} of memory that it"
-        f" has on a node are in use: a look inside needs {format_bytes(needed)} of them, and Slurm"
-        " ends a job above its limit; so no step was started"
+        f"a look inside needs {format_bytes(needed)} of the job's memory on each node, and on one"
+        f" only {format_bytes(free)} of {format_bytes(memory.limit)} {may} free; so no step was"
+        " started, because Slurm ends a job above its limit"
     )
 
 
@@ -97,16 +110,19 @@ def _limit(row: QueueRow) -> float | None:
 def near_limit(memory: Mapping[str, JobMemory], taken: float) -> Iterator[RunningFinding]:
     """Find the node on which a job is nearest its limit, from nine tenths of it on."""
     near = [
-        (each.used / each.limit, node, each.used, each.limit, each.source)
+        (each.certain / each.limit, node)
         for node, each in memory.items()
-        if each.limit and not each.is_most and each.used >= _NEAR_LIMIT * each.limit
+        if each.limit and each.certain >= _NEAR_LIMIT * each.limit
     ]
     if near:
-        _, node, used, limit, source = max(near)
+        _, node = max(near)
+        fullest = memory[node]
+        least = "" if fullest.least is None else "at least "
+        used = f"{least}{format_bytes(fullest.certain)} of {format_bytes(fullest.limit or 0)}"
         yield RunningFinding(
             kind="memory",
-            text=f"{format_bytes(used)} of {format_bytes(limit)} are in use on {node}",
-            source=source,
+            text=f"{used} are in use on {node}",
+            source=fullest.source,
             taken=taken,
             advice="Slurm ends a job above its limit: ask for more with --mem next time",
         )
@@ -119,6 +135,7 @@ def memory_fact(memory: Mapping[str, JobMemory], taken: float) -> Iterable[Runni
     node, most = max(memory.items(), key=lambda item: item[1].used)
     of = "" if most.limit is None else f" of {format_bytes(most.limit)}"
     where = f" on {node}" + (", the most of its nodes" if len(memory) > 1 else "")
-    shared = "; at most: pages that its processes share count for each" if most.is_most else ""
-    text = f"{format_bytes(most.used)}{of}{where}{shared}"
+    least = "" if most.least is None else f"{format_bytes(most.least)} to "
+    shared = "; its processes may share pages" if least and most.source == "/proc" else ""
+    text = f"{least}{format_bytes(most.used)}{of}{where}{shared}"
     yield RunningFact(about="Memory", text=text, source=most.source, taken=taken)

@@ -101,7 +101,7 @@ def judge_pace(
             by_stamps=True, taken=now,
         )  # fmt: skip
     pause = None
-    if started is not None and lines and modified > started:
+    if started is not None and len(lines) > _LEAST_PAUSES and modified > started:
         whole = len(lines) * size / max(len(text.encode()), 1)  # lines, if all are as long
         pause = (modified - started) / whole
     return LogPace(path=path, size=size, silent=silent, pause=pause, taken=now)
@@ -155,9 +155,9 @@ def _usual(pace: LogPace) -> str:
 
 
 def _rate(pause: float | None) -> str:
-    if pause is not None and pause < 1:
-        return "several lines a second"
-    return f"a line every {_length(pause)}"
+    if pause is not None and pause < 2 / 3:
+        return f"{1 / max(pause, 0.001):,.0f} lines a second"
+    return f"a line every {format_seconds(max(pause or 0, 1))}"
 
 
 def _length(seconds: float | None) -> str:

@@ -71,7 +71,7 @@ _CAUSES: tuple[LogPattern, ...] = (
         r"CUDA error|CUDA_ERROR|device-side assert|CUBLAS_STATUS|CUDNN_STATUS", "a CUDA call failed"
     ),
     _log_pattern(
-        r"exceeded memory limit|oom[-_ ]kill|Out Of Memory|Killed process",
+        r"[Ee]xceeded (?:job )?memory limit|oom[-_ ]kill|Out Of Memory|Killed process",
         "it used more memory than it asked for: ask for more with --mem",
     ),
     _log_pattern(

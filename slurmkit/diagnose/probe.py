@@ -30,7 +30,7 @@ _PATIENCE = 30.0  # seconds for the whole step
 _MINUTES = 2  # after which slurmctld ends a step that is left, because srun was killed
 _MOST_NODES = 64
 _ONE_BY_ONE = 8  # at most so many nodes are asked one by one, after a step on all of them failed
-_STEP_NAME = "slurmkit-why"
+STEP_NAME = "slurmkit-why"
 _NO_GRES = "none"
 _SHORT = 160  # characters of an error of srun
 
@@ -307,7 +307,7 @@ def _step(row: QueueRow, nodes: Sequence[str]) -> list[str]:
         "--input=all",
         "--chdir=/",
         "--quiet",
-        f"--job-name={_STEP_NAME}",
+        f"--job-name={STEP_NAME}",
         f"--time={_MINUTES}",
     ]
 

@@ -326,7 +326,9 @@ def _stopped_text(stopped: Sequence[JobRank], ranks: Sequence[JobRank]) -> str:
         return f"{who} {how}"
     if all(rank.is_asleep for rank in others):
         return f"{who} {how}, and {_waiting(others)} for {_verb(stopped, 'it', 'them')}"
-    rest = _verb(others, "the other uses its CPU", f"the {len(others)} others use their CPUs")
+    awake = sum(not rank.is_asleep for rank in others)
+    count = f"{awake} of the {len(others)}" if awake < len(others) else f"the {len(others)}"
+    rest = _verb(others, "the other uses its CPU", f"{count} others use their CPUs")
     return f"{who} {how}; {rest}, perhaps to wait"
 
 

@@ -53,7 +53,6 @@ from slurmkit.diagnose.ranks import (
 )
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.display import format_seconds, join_names
-from slurmkit.formats.memory import format_bytes
 from slurmkit.jobs.steps import StepsSnapshot, compute_efficiencies, read_step_uses
 from slurmkit.slurm.machine import machine_of
 from slurmkit.state.queue_rows import QueueRow
@@ -208,7 +207,7 @@ def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
         probed = probe_job(cluster.slurm, row, held)
     memory = watched_memory(row, probed)
     if measured is not None and not memory:
-        memory = {row.node_list: measured}
+        memory = {"one of its nodes" if row.nodes > 1 else row.node_list: measured}
     gpus: tuple[HeldGpu, ...] = ()
     if held:
         sampled = samples_since(read_samples(list(held)), row.started)
@@ -412,7 +411,7 @@ def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
     if is_probed:
         yield from _watched_facts(facts)
     else:
-        yield from _measured_facts(facts.steps, row)
+        yield from _measured_facts(facts)
     yield pace_fact(facts.pace, facts.elapsed, facts.taken)
     yield earlier_fact(facts.earlier, facts.elapsed)
 
@@ -443,21 +442,18 @@ def _watched_facts(facts: _Facts) -> Iterator[RunningFact]:
     yield from memory_fact(facts.memory, facts.taken)
 
 
-def _measured_facts(steps: StepsSnapshot, row: QueueRow) -> Iterator[RunningFact]:
+def _measured_facts(facts: _Facts) -> Iterator[RunningFact]:
     """Describe CPU time and memory as Slurm measures them."""
+    row, steps = facts.row, facts.steps
     use = compute_efficiencies(steps.rows).get(row.raw_id)
-    if use is None or (use.cpu_used is None and use.mem_used is None):
-        why = steps.missing or "Slurm has measured nothing yet"
+    if use is None or use.cpu_used is None or not use.cpu_had:
+        text = f"unknown: {steps.missing or 'Slurm has measured nothing, or not for you'}"
         source = steps.source or "sstat"
-        yield RunningFact(about="CPUs", text=f"unknown: {why}", source=source, taken=steps.taken)
-        return
-    if use.cpu_used is not None and use.cpu_had:
+        yield RunningFact(about="CPUs", text=text, source=source, taken=steps.taken)
+    else:
         text = f"{use.cpu_used / use.cpu_had:.0%} of {row.cpus} since the start"
         yield RunningFact(about="CPUs", text=text, source=steps.source, taken=steps.taken)
-    if use.mem_used is not None:
-        of = "" if use.mem_had is None else f" of {format_bytes(use.mem_had)}"
-        text = f"{format_bytes(use.mem_used)}{of} at most"
-        yield RunningFact(about="Memory", text=text, source=steps.source, taken=steps.taken)
+    yield from memory_fact(facts.memory, steps.taken)
 
 
 def _answer(facts: _Facts, running: RunningExplanation) -> str:
@@ -473,11 +469,15 @@ def _answer(facts: _Facts, running: RunningExplanation) -> str:
     known = []
     use = mean_use(facts.gpus)
     known += [f"GPUs {use:.0f} %"] if use is not None else []
-    known += [f"CPUs {facts.cpu_share:.0%} of {facts.row.cpus}"] if facts.cpu_share else []
+    if facts.cpu_share is not None:
+        known.append(f"CPUs {facts.cpu_share:.0%} of {facts.row.cpus}")
     if not isinstance(facts.pace, str) and facts.pace.size:
         known.append(f"log written {format_seconds(facts.pace.silent)} ago")
     if not known:
         return f"{job} runs; nothing is known of what it does"
+    if use == 0 or (use is None and facts.cpu_share is not None and facts.cpu_share < 0.005):
+        what = "its processes sleep" if use is None else "its GPUs do nothing so far"
+        return f"{job} runs, and {what}: {', '.join(known)}"
     if use is None and facts.cpu_share is None:
         return f"{job} runs, {known[0]}; nothing more is known of what it does"
     return f"{job} runs, nothing unusual: {', '.join(known)}"

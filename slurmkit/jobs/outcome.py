@@ -77,7 +77,9 @@ _KINDS: dict[str, OutcomeKind] = {
     "DEADLINE": "deadline",
     "BOOT_FAIL": "boot_failure",
 }
-MEMORY_MESSAGE = re.compile(rb"error: (?:Step|Job)Id=\S+ exceeded memory limit")
+MEMORY_MESSAGE = re.compile(
+    rb"error: (?:(?:Step|Job)Id=\S+ exceeded memory limit|Exceeded job memory limit)"
+)
 """slurmstepd's line in the job's log when it kills a step for its memory, 22.05 to 26.05."""
 
 
@@ -246,7 +248,7 @@ def _read_one_outcome(slurm: SlurmCommands, info: JobInfo, runs: Sequence[JobInf
         info = msgspec.structs.replace(info, exit_code=codes.get(info.raw_id))
         return judge_outcome(info, OutcomeEvidence(log=info.output))
     steps = read_steps(slurm, info.job_id) if info.state in {"FAILED", "TIMEOUT"} else ()
-    failed = info.state == "FAILED"
+    failed = info.state == "FAILED" or _is_cancelled_by_root(info)
     end = _end_of_log(slurm, info, LogFile(stderr=True)) if failed else b""
     # If each rank has its own file, slurmstepd writes into the file of rank 0.
     first = _end_of_log(slurm, info, LogFile(rank=0)) if failed else b""
@@ -296,6 +298,7 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
     # Memory polling kills as root, but sacct may name the step's owner.
     over_memory = (
         (known.has_memory_message and _is_killed(info, known.steps))
+        or (known.has_memory_message and _is_cancelled_by_root(info))
         or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
         or _out_of_memory_step(info, known.steps) is not None
     )
@@ -334,6 +337,11 @@ def _is_killed(info: JobInfo, steps: Sequence[SacctStep]) -> bool:
     """Return whether a failed job lost a step to SIGKILL."""
     signals = (parse_exit_code(step.exit_code).signal for step in steps[1:])
     return info.state == "FAILED" and signal.SIGKILL in signals
+
+
+def _is_cancelled_by_root(info: JobInfo) -> bool:
+    """Return whether a job ended as by slurmd, where its steps together had too much memory."""
+    return info.state == "CANCELLED" and info.cancelled_by == "root"
 
 
 def killed_by_slurm(info: JobInfo, steps: Sequence[SacctStep]) -> bool:
@@ -415,6 +423,11 @@ def _describe_out_of_memory(outcome: Outcome, info: JobInfo, known: OutcomeEvide
     del outcome
     if info.state == "OUT_OF_MEMORY":
         return "out of memory"
+    if info.state == "CANCELLED":
+        return (
+            "out of memory: its steps together used more than its limit, and Slurm ended it"
+            " (source: the message in the log)"
+        )
     limit = parse_tres(known.steps[0].tres).get("mem") if known.steps else None
     of = f" of {limit}" if limit else ""
     if lost := _out_of_memory_step(info, known.steps):

@@ -366,6 +366,7 @@ class Results:
             "unit": UNITS[benchmark],
             "at": int(time.time()),
             "job_id": os.environ.get("SLURM_JOB_ID", ""),
+            "node": os.environ.get("SLURMD_NODENAME", ""),
             **facts,
         }
         what = f"{benchmark} {facts.get('gpu', '')}".strip()

@@ -167,7 +167,7 @@ class RunFolder:
         except PermissionError as error:
             raise BadInput(
                 f"you may not read {path}; its owner can make a copy that you may read: cp -r"
-                " RUN /scratch/RUN; chmod -R a+rX /scratch/RUN"
+                " RUN FOLDER; chmod -R a+rX FOLDER"
             ) from error
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadInput(f"{path} is not the folder of a benchmark run: {error}") from error
@@ -292,6 +292,9 @@ def _parse_line(line: bytes, job: BenchmarkJob) -> Measurement:
     if line.startswith(b'{"nodes"'):
         return _parse_preflight_line(line, job)
     facts = msgspec.json.decode(line, type=dict[str, Any])
+    node = facts.pop("node", "")
+    if node not in ("", *job.nodes):  # somebody moved the job while it waited
+        raise ValueError(f"it was measured on {_clean(str(node))}, not on {_join_nodes(job.nodes)}")
     if isinstance(trouble := facts.get("trouble"), str):
         facts["trouble"] = _clean(trouble)  # PyTorch's errors may be longer than a `Text`
     facts |= {"nodes": _join_nodes(job.nodes), "gpu_type": _clean(job.gpu_type)}

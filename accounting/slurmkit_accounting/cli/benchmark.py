@@ -182,11 +182,17 @@ def run_command(
     if as_json:
         _print_jobs(as_json, run, {job: each.ids for job, each in sent.record.jobs.items()})
     else:
-        click.echo(f"submitted {len(planned.plans)} jobs of {name}")
+        jobs = len(planned.plans)
+        click.echo(f"submitted {jobs} job{'s' * (jobs != 1)} of {name}")
     if no_wait:
         if is_stored:
             click.echo(f"to store the results later: slurmkit benchmark collect {name}", err=True)
         return 0
+    click.echo(
+        f"waiting for them; Ctrl-C ends only the wait; to see what they wait for: slurmkit workflow"
+        f" show {run.record.name}",
+        err=True,
+    )
     if not _wait(sent, run.record.name, name):
         return 128 + signal.SIGINT
     return _finish(run, sent, db, name, is_stored=is_stored, quiet=as_json is not None)

@@ -11,6 +11,7 @@ import click
 
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit_accounting.benchmarks.inside import UNITS
 from slurmkit_accounting.cli import db_option
 from slurmkit_accounting.cli.report_options import (
     Command,
@@ -171,6 +172,7 @@ def nodes_command(
 )  # fmt: skip
 @click.option(
     "--benchmark", "benchmarks", metavar="NAME", multiple=True,
+    type=click.Choice((*UNITS, "nccl_all_reduce")),
     help="Only this benchmark, e.g. matmul_bf16; may be given several times.",
 )  # fmt: skip
 @click.option(

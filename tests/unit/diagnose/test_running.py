@@ -25,6 +25,8 @@ from slurmkit.diagnose.gpus_now import HeldGpu, SampledGpus, gpu_fact, gpu_findi
 from slurmkit.diagnose.job_memory import (
     JobMemory,
     measured_memory,
+    memory_fact,
+    near_limit,
     watched_memory,
     why_no_room,
 )
@@ -562,7 +564,7 @@ def test_memory_that_is_known_only_at_most_is_no_finding() -> None:
     assert exact == (["memory"], "950 B of 1000 B on c1", "/proc")
     shared = told(watched_node(processes=(process, process)))
     assert shared[0] == []
-    assert "at most: pages that its processes share count for each" in shared[1]
+    assert shared[1] == "500 B to 1000 B of 1000 B on c1; its processes may share pages"
     by_cgroup = told(watched_node(memory_used=400, memory_by="cgroup"))
     assert by_cgroup == ([], "400 B of 1000 B on c1", "its cgroup")
     full = told(ProbedNode(full=FullMemory(990, 1000, NOW)))
@@ -711,6 +713,9 @@ def test_nothing_is_known_is_not_nothing_unusual() -> None:
     )
 
 
+TASKS = (100.0 * 2**20, 95.0 * 2**20)  # in all, and of the largest
+
+
 def measured(*uses: StepMetrics) -> StepsSnapshot:
     steps = (StepUse(step_id=f"7.{n}", raw_id=f"7.{n}", state="RUNNING", use=each) for n, each in
              enumerate(uses))  # fmt: skip
@@ -719,7 +724,7 @@ def measured(*uses: StepMetrics) -> StepsSnapshot:
 
 @pytest.mark.parametrize(
     ("used", "words"),
-    [(268, ""), (269, "269 MiB of the 300 MiB of memory"), (288, "288 MiB of the 300 MiB")],
+    [(268, ""), (269, "only 31 MiB of 300 MiB is free"), (310, "only 0 B of 300 MiB is free")],
 )
 def test_no_step_is_started_in_a_job_that_has_no_memory_for_it(used: int, words: str) -> None:
     row = lab.row("7", state="RUNNING", tres="cpu=1,mem=300M,node=1")
@@ -734,8 +739,14 @@ def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
     )
     use = StepMetrics(tasks=3, mem_now=150.0 * 2**20, task_peak=60.0 * 2**20)
     memory = measured_memory(two, measured(use))
-    assert memory == JobMemory(120.0 * 2**20, 100.0 * 2**20, "sstat", is_most=True)
-    assert "120 MiB at most of the 100 MiB" in why_no_room(memory, 1)
+    assert memory == JobMemory(120.0 * 2**20, 100.0 * 2**20, "sstat", 75.0 * 2**20)
+    assert "only 0 B of 100 MiB may be free" in why_no_room(memory, 1)
+    (fact,) = memory_fact({"one of its nodes": memory}, NOW)
+    assert fact.text == "75 MiB to 120 MiB of 100 MiB on one of its nodes"
+    one_task = measured_memory(two, measured(StepMetrics(2, None, None, None, None, *TASKS)))
+    assert one_task is not None
+    (found,) = near_limit({"one of its nodes": one_task}, NOW)
+    assert found.text == "at least 95 MiB of 100 MiB are in use on one of its nodes"
     assert measured_memory(two, measured(StepMetrics())) is None
     assert not why_no_room(None, 1)
 

@@ -242,3 +242,24 @@ def test_the_process_that_failed_first_says_why_not_srun(tmp_path: Path) -> None
     outcome = jobs.cluster().job("7").outcome()
     assert outcome.words.startswith("failed: rank 2 on c2 failed first (exit code 7)")
     assert outcome.first_failure is not None
+
+
+@pytest.mark.parametrize(
+    ("by", "line", "kind"),
+    [
+        ("0", "error: Exceeded job memory limit", "out_of_memory"),
+        ("10011", "error: Exceeded job memory limit", "cancelled"),
+        ("0", "error: *** JOB 7 ON c7 CANCELLED", "cancelled"),
+    ],
+)
+def test_a_job_whose_steps_together_had_too_much_memory(
+    tmp_path: Path, by: str, line: str, kind: str
+) -> None:
+    """As slurmd of 26.05 ended one with OverMemoryKill: sacct says that root cancelled it."""
+    (tmp_path / "log").write_text(f"[2026-11-30T02:16:08.019] {line}\n", "utf-8")
+    jobs = FakeJobs()
+    end = {"ExitCode": "0:0", "StdErr": f"{tmp_path}/log"}
+    jobs.runs = [{"JobID": "7", "State": f"CANCELLED by {by}", **end}]
+    outcome = jobs.cluster().job("7").outcome()
+    assert outcome.kind == kind
+    assert ("its steps together" in outcome.words) == (kind == "out_of_memory")

@@ -43,7 +43,7 @@ from slurmkit.cli.main import run_to_exit_code
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.cluster.workflow import SentWorkflow, WorkflowJobStatus
 from slurmkit.cluster.workflow_plan import WorkflowPlan, plan_workflow
-from slurmkit.errors import BadInput, SlurmError
+from slurmkit.errors import BadInput, NotAllowed, SlurmError
 from slurmkit.state.nodes import NodeChoice, NodeRow, read_nodes
 from slurmkit.testing import FakeSlurm
 
@@ -573,3 +573,31 @@ def test_mistakes(
     assert run("run", "--yes", *words) == 2
     assert said in capsys.readouterr().err
     assert lab.sent == {}
+
+
+def test_results_of_another_node_are_not_read(folder: RunFolder) -> None:
+    """Somebody moved the job of c1 to c9 while it waited."""
+    write(folder, "c1", {**LINE, "node": "c9"}, {**LINE, "node": "c1"})
+    found, wrong = folder.measurements()
+    assert [each.nodes for each in found] == ["c1"]
+    assert "it was measured on c9, not on c1" in wrong[0]
+
+
+def test_who_may_not_store_learns_it_before_the_jobs_run(
+    lab: FlowLab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_ledger: object, _cluster: str, _run: str, results: object) -> None:
+        assert results == ()
+        raise NotAllowed("only operators")
+
+    module = "slurmkit_accounting.cli.benchmark"
+    monkeypatch.setattr(f"{module}.configured_remote", object)
+    monkeypatch.setattr(f"{module}.store_benchmarks", refuses)
+    monkeypatch.setattr(f"{module}.show_progress", lambda *_: lab.end("101"))
+    assert run("run", "--dry-run", "--nodes", "c1") == 0
+    assert "the results stay in your folder" in " ".join(capsys.readouterr().err.split())
+    assert run("run", "--yes", "--nodes", "c1") == 1  # the job has written nothing
+    said = capsys.readouterr().err
+    [folder] = run_folders()
+    assert f"the results are in {folder.path}" in said
+    assert "not stored" not in said
