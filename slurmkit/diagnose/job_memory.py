@@ -68,7 +68,8 @@ def measured_memory(row: QueueRow, steps: StepsSnapshot) -> JobMemory | None:
     found = [
         (step.use, step.use.mem_now)
         for step in steps.rows
-        if step.runs and not step.is_allocation and step.use.mem_now is not None
+        # sacct lists all tasks of an array for the one that has the array's own number.
+        if step.runs and step.raw_id.startswith(f"{row.raw_id}.") and step.use.mem_now is not None
     ]
     if not found:
         return None

@@ -731,6 +731,9 @@ def test_no_step_is_started_in_a_job_that_has_no_memory_for_it(used: int, words:
     steps = measured(StepMetrics(mem_now=float(used - 8 << 20)), StepMetrics(mem_now=8.0 * 2**20))
     why = why_no_room(measured_memory(row, steps), 32 << 20)
     assert (words in why) if words else not why
+    other = StepUse(step_id="7_1.0", raw_id="8.0", state="RUNNING", use=StepMetrics(mem_now=9e9))
+    all_tasks = msgspec.structs.replace(steps, rows=(*steps.rows, other))
+    assert measured_memory(row, all_tasks) == measured_memory(row, steps)
 
 
 def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
