@@ -109,7 +109,7 @@ def _priority(snapshot: PendingSnapshot) -> ReasonFacts:
     blockers = (*ahead, *find.jobs_on_its_nodes(snapshot))
     # slurmctld gives this reason also to a job that it has just taken, and has not looked at.
     lines = tuple(describe_shortage(snapshot))
-    if snapshot.hides_jobs or not has_room(snapshot):
+    if snapshot.hides_jobs or snapshot.asked.planned_nodes or not has_room(snapshot):
         return ReasonFacts(lines, blockers)
     if not ahead:
         return ReasonFacts(lines, (), _IS_FREE)

@@ -115,10 +115,8 @@ def _running(cluster: JobCluster, row: QueueRow, question: RunningQuestion) -> E
     if row.state != "RUNNING":
         return _explanation(row, f"job {row.job_id} {_STATES.get(row.state, f'runs {runs}')}")
     found = explain_running(cluster, row, question, runs)
-    if question.probe and not found.running.probed:  # perhaps because there is no job any more
-        later = _find_row(cluster, row.job_id)
-        if later is None or later.ended:
-            return _ended(cluster, row.job_id)
+    if found.step_failed and not _still_runs(cluster, row.job_id):
+        return explain(cluster, row.job_id, alternatives=False)
     elapsed = max(0.0, now - (row.started or now))
     compared, notes = compare_with_earlier(
         cluster, RunNow(row.job_id, started=row.started, elapsed=elapsed)
@@ -130,6 +128,14 @@ def _running(cluster: JobCluster, row: QueueRow, question: RunningQuestion) -> E
     return _explanation(
         row, answer, running=found.running, compared=compared, notes=(*found.notes, *notes)
     )
+
+
+def _still_runs(cluster: JobCluster, job_id: str) -> bool:
+    try:
+        row = _find_row(cluster, job_id)
+    except SlurmError:  # then what was found counts
+        return True
+    return row is not None and row.state == "RUNNING"
 
 
 def _ended(cluster: JobCluster, job_id: str) -> Explanation:

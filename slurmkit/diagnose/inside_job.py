@@ -64,13 +64,13 @@ def main(asked: "dict[str, Any]") -> None:
 
 def _answer(asked: "dict[str, Any]") -> None:
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    if asked.get("stacks"):
-        _print_part(node, "stacks", [read_stack(pid) for pid in asked["stacks"].get(node, [])])
-        return
     used, limit = JobCgroup("self").memory()
     if used is not None and limit and limit - used < _NEEDED:
         # This program's own memory counts for the job; so it ends before it needs more.
         _print_part(node, "full", {"used": used, "limit": limit, "taken": time.time()})
+        return
+    if asked.get("stacks"):
+        _print_part(node, "stacks", [read_stack(pid) for pid in asked["stacks"].get(node, [])])
         return
     job = Processes(asked["jobs"], os.environ.get("SLURM_STEP_ID", ""))
     _print_part(node, "processes", job.watch(asked["seconds"]))

@@ -8,10 +8,10 @@ from math import ceil
 import msgspec
 
 from slurmkit.diagnose.model import RunningFact, RunningFinding
-from slurmkit.diagnose.probe import Probe
+from slurmkit.diagnose.probe import NEEDED_MEMORY, Probe
 from slurmkit.formats.memory import format_bytes, parse_bytes
 from slurmkit.formats.tres import parse_tres
-from slurmkit.jobs.steps import StepMetrics, StepsSnapshot
+from slurmkit.jobs.steps import StepsSnapshot, StepUse
 from slurmkit.state.queue_rows import QueueRow
 
 _NEAR_LIMIT = 0.9
@@ -59,48 +59,40 @@ def watched_memory(row: QueueRow, probed: Probe) -> dict[str, JobMemory]:
 
 
 def measured_memory(row: QueueRow, steps: StepsSnapshot) -> JobMemory | None:
-    """Return the memory of a job on its fullest node, as Slurm measures it; None if it does not.
+    """Return the memory of a job on its fullest node, as Slurm samples it; None if it does not.
 
     Slurm does not say how the memory of a step is spread over nodes. On several of them, the
-    fullest has at least an equal share of it, or what one task had at its peak; and at most what
-    its tasks there have if each is at that peak.
+    fullest has at least an equal share of it, and at most what the step's tasks there have if each
+    is at the most that one of them ever had.
     """
-    found = [
-        (step.use, step.use.mem_now)
-        for step in steps.rows
-        # sacct lists all tasks of an array for the one that has the array's own number.
-        if step.runs and step.raw_id.startswith(f"{row.raw_id}.") and step.use.mem_now is not None
-    ]
+    found = [(step, step.use.mem_now) for step in steps.rows if step.use.mem_now is not None]
     if not found:
         return None
     whole = sum(now for _, now in found)
     if row.nodes <= 1:
         return JobMemory(whole, _limit(row), "sstat")
-    peaks = [min(use.task_peak or 0, now) for use, now in found]
-    most = sum(_most_on_one_node(use, now, row.nodes) for use, now in found)
-    return JobMemory(most, _limit(row), "sstat", min(most, max(whole / row.nodes, *peaks)))
+    most = sum(_most_on_one_node(step, now, row.nodes) for step, now in found)
+    return JobMemory(most, _limit(row), "sstat", min(most, whole / row.nodes))
 
 
-def _most_on_one_node(use: StepMetrics, now: float, nodes: int) -> float:
-    if use.task_peak is None or not use.tasks:
+def _most_on_one_node(step: StepUse, now: float, nodes: int) -> float:
+    peak, tasks = step.use.task_peak, step.use.tasks
+    if peak is None or not tasks:
         return now
-    return min(now, use.task_peak * ceil(use.tasks / nodes))
+    return min(now, peak * ceil(tasks / (step.nodes or nodes)))
 
 
-def why_no_room(memory: JobMemory | None, needed: int) -> str:
-    """Return why a step that needs so many bytes may not start in a job; empty if it may.
-
-    What a step needs counts for its job, and Slurm ends a job above its limit.
-    """
-    if memory is None or memory.limit is None or memory.limit - memory.used >= needed:
+def why_no_room(memory: JobMemory | None) -> str:
+    """Return why no step may start in a job that Slurm would end with it; empty if one may."""
+    needed = f"a look inside needs {format_bytes(NEEDED_MEMORY)} of the job's memory on each node"
+    end = "so no step was started, because Slurm ends a job above its limit"
+    if memory is None:
+        return f"{needed}, and how much it uses is not known; {end}"
+    if memory.limit is None or memory.limit - memory.used >= NEEDED_MEMORY:
         return ""
-    free = max(0.0, memory.limit - memory.used)
+    free = format_bytes(max(0.0, memory.limit - memory.used))
     may = "is" if memory.least is None else "may be"
-    return (
-        f"a look inside needs {format_bytes(needed)} of the job's memory on each node, and on one"
-        f" only {format_bytes(free)} of {format_bytes(memory.limit)} {may} free; so no step was"
-        " started, because Slurm ends a job above its limit"
-    )
+    return f"{needed}, and on one only {free} of {format_bytes(memory.limit)} {may} free; {end}"
 
 
 def _limit(row: QueueRow) -> float | None:

@@ -174,11 +174,13 @@ class Probe(msgspec.Struct, frozen=True):
     Attributes:
         nodes: by name; only those that answered.
         problems: why a node, or all of them, did not answer.
+        failed: whether a step was started, or tried, and no node answered.
         timed_out: whether the step was given up after its time.
     """
 
     nodes: Mapping[str, ProbedNode]
     problems: tuple[str, ...] = ()
+    failed: bool = False
     timed_out: bool = False
 
 
@@ -207,8 +209,8 @@ def probe_job(
         asked = _join(each)
     if len(nodes) > _MOST_NODES:
         more = f"only the first {_MOST_NODES} of its {len(nodes)} nodes were asked"
-        return msgspec.structs.replace(asked, problems=(*asked.problems, more))
-    return asked
+        asked = msgspec.structs.replace(asked, problems=(*asked.problems, more))
+    return msgspec.structs.replace(asked, failed=not asked.nodes)
 
 
 def _gres(nodes: Sequence[str], held: Mapping[str, Sequence[int]]) -> str:

@@ -40,7 +40,7 @@ from slurmkit.diagnose.model import (
     RunningFact,
     RunningFinding,
 )
-from slurmkit.diagnose.probe import NEEDED_MEMORY, Probe, probe_job, read_stacks
+from slurmkit.diagnose.probe import Probe, probe_job, read_stacks
 from slurmkit.diagnose.ranks import (
     JobRank,
     find_ranks,
@@ -53,8 +53,12 @@ from slurmkit.diagnose.ranks import (
 )
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.display import format_seconds, join_names
+from slurmkit.formats.memory import format_bytes
+from slurmkit.formats.scontrol import parse_settings
 from slurmkit.jobs.steps import StepsSnapshot, compute_efficiencies, read_step_uses
+from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import machine_of
+from slurmkit.state.gpu_metrics import IDLE_BELOW
 from slurmkit.state.queue_rows import QueueRow
 
 if TYPE_CHECKING:
@@ -108,11 +112,16 @@ class RunningQuestion(msgspec.Struct, frozen=True):
 
 
 class RunningAnswer(msgspec.Struct, frozen=True):
-    """What `explain_running` found: one sentence, the facts, and what could not be found out."""
+    """What `explain_running` found: one sentence, the facts, and what could not be found out.
+
+    Attributes:
+        step_failed: whether no node answered the step: perhaps there is no job any more.
+    """
 
     answer: str
     running: RunningExplanation
     notes: tuple[str, ...]
+    step_failed: bool = False
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +131,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
         elapsed: seconds since its start.
         cpu_share: share of its CPUs that it used while it was watched; None if unknown.
         memory: by node.
-        steps: what Slurm has measured.
+        steps: what Slurm has measured; None if it was not asked.
         taken: epoch seconds.
     """
 
@@ -134,7 +143,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[JobRank, ...]
     cpu_share: float | None
     memory: Mapping[str, JobMemory]
-    steps: StepsSnapshot
+    steps: StepsSnapshot | None
     pace: LogPace | str
     earlier: EarlierRuns
     nccl: tuple[str, ...]
@@ -174,7 +183,9 @@ def explain_running(
         stacks=stacks,
     )
     notes = [*_notes(row, question, is_own=is_own), *facts.probe.problems, *problems]
-    return RunningAnswer(_answer(facts, running), running, tuple(notes))
+    return RunningAnswer(
+        _answer(facts, running), running, tuple(notes), step_failed=facts.probe.failed
+    )
 
 
 def _is_own(cluster: JobCluster, row: QueueRow) -> bool:
@@ -198,11 +209,11 @@ def _notes(row: QueueRow, question: RunningQuestion, *, is_own: bool) -> Iterato
 def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
     now = time.time()
     held, problem = _held_gpus(cluster, row)
-    steps = _read_steps(cluster, row)
-    measured = measured_memory(row, steps)
-    no_room = why_no_room(measured, NEEDED_MEMORY)
+    steps = _read_steps(cluster, row) if probe and _ends_by_samples(cluster.slurm) else None
+    measured = None if steps is None else measured_memory(row, steps)
+    no_room = "" if steps is None else why_no_room(measured)
     if no_room or not probe:
-        probed = Probe({}, (no_room,) if probe else ())
+        probed = Probe({}, (no_room,) if no_room else ())
     else:
         probed = probe_job(cluster.slurm, row, held)
     memory = watched_memory(row, probed)
@@ -214,6 +225,8 @@ def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
         driver = [each.gpus.problem for each in probed.nodes.values() if each.gpus.problem]
         problem = "; ".join(filter(None, dict.fromkeys([*driver, sampled.problem])))
         gpus = gpus_of_job(held, sampled, probed.nodes)
+    if steps is None and (not probed.nodes or (row.gpus and mean_use(gpus) is None)):
+        steps = _read_steps(cluster, row)
     return _Facts(
         row=row,
         elapsed=None if row.started is None else max(0.0, now - row.started),
@@ -231,6 +244,19 @@ def _read_facts(cluster: JobCluster, row: QueueRow, *, probe: bool) -> _Facts:
         ),
         taken=time.time(),
     )
+
+
+def _ends_by_samples(slurm: SlurmCommands) -> bool:
+    """Return whether Slurm ends jobs whose sampled memory, our step's too, is above their limit.
+
+    Where cgroups limit memory instead, the step itself looks at the job's cgroup, which tells what
+    counts: a sample may have the page cache in it, and shared pages several times.
+    """
+    try:
+        config = parse_settings(slurm.run(["scontrol", "show", "config"]))
+    except SlurmError:
+        return True
+    return "overmemorykill" in config.get("JobAcctGatherParams", "").lower()
 
 
 def _held_gpus(cluster: JobCluster, row: QueueRow) -> tuple[dict[str, list[int]], str]:
@@ -276,7 +302,7 @@ def find_problems(facts: _Facts) -> tuple[RunningFinding, ...]:
         *_asleep_all(facts),
         *_beside_cpus(gpu_findings(facts.gpus, facts.elapsed or 0), facts),
         *_waits_for_data(facts),
-        *near_limit(facts.memory, facts.taken),
+        *near_limit(facts.memory, _memory_taken(facts)),
         *filter(None, [earlier_finding(facts.earlier, facts.elapsed), silent]),
     ]
     if not isinstance(facts.pace, str) and facts.pace.size and facts.pace.silent < _FRESH:
@@ -285,6 +311,10 @@ def find_problems(facts: _Facts) -> tuple[RunningFinding, ...]:
     follow = {each for kind in kinds for each in _FOLLOW.get(kind, ())}
     left = [each for each in found if each.kind not in follow]
     return tuple(sorted(left, key=lambda each: FINDING_KINDS.index(each.kind)))
+
+
+def _memory_taken(facts: _Facts) -> float:
+    return facts.taken if facts.probe.nodes or facts.steps is None else facts.steps.taken
 
 
 def _is_passing(finding: RunningFinding) -> bool:
@@ -349,7 +379,7 @@ def _cpu_text(facts: _Facts) -> str:
 
 def _was_used(gpus: Sequence[HeldGpu]) -> bool:
     """Return whether one of the GPUs did anything that is known."""
-    return any(max(gpu.utilization or 0, gpu.busiest or 0) > 0 for gpu in gpus)
+    return any(max(gpu.utilization or 0, gpu.busiest or 0) >= IDLE_BELOW for gpu in gpus)
 
 
 def _beside_cpus(findings: Iterable[RunningFinding], facts: _Facts) -> Iterator[RunningFinding]:
@@ -410,8 +440,8 @@ def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
         yield msgspec.structs.replace(gpus, source=source, taken=taken)
     if is_probed:
         yield from _watched_facts(facts)
-    else:
-        yield from _measured_facts(facts)
+    elif facts.steps is not None:
+        yield from _measured_facts(facts, facts.steps)
     yield pace_fact(facts.pace, facts.elapsed, facts.taken)
     yield earlier_fact(facts.earlier, facts.elapsed)
 
@@ -419,17 +449,22 @@ def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
 def _read_steps(cluster: JobCluster, row: QueueRow) -> StepsSnapshot:
     """Read what Slurm has measured; it answers the owner and operators."""
     try:
-        return read_step_uses(cluster.slurm, [row.raw_id])
+        found = read_step_uses(cluster.slurm, [row.raw_id])
     except SlurmError as error:
         return StepsSnapshot((), str(error), "", time.time(), 0.0)
+    # sacct lists all tasks of an array for the one that has the array's own number.
+    own = tuple(step for step in found.rows if step.raw_id.partition(".")[0] == row.raw_id)
+    return msgspec.structs.replace(found, rows=own)
 
 
-def _sampled_by_slurm(steps: StepsSnapshot) -> RunningFact | None:
+def _sampled_by_slurm(steps: StepsSnapshot | None) -> RunningFact | None:
     """Describe what slurmd measured of the job's GPUs; None if it measures none."""
     known = [
-        row.use.gpu_percent for row in steps.rows if row.runs and row.use.gpu_percent is not None
+        row.use.gpu_percent
+        for row in (steps.rows if steps else ())
+        if row.runs and row.use.gpu_percent is not None
     ]
-    if not known:
+    if not known or steps is None:
         return None
     text = f"{max(known)} % on average over the tasks of a step"
     return RunningFact(about="GPUs", text=text, source=steps.source, taken=steps.taken)
@@ -442,9 +477,9 @@ def _watched_facts(facts: _Facts) -> Iterator[RunningFact]:
     yield from memory_fact(facts.memory, facts.taken)
 
 
-def _measured_facts(facts: _Facts) -> Iterator[RunningFact]:
+def _measured_facts(facts: _Facts, steps: StepsSnapshot) -> Iterator[RunningFact]:
     """Describe CPU time and memory as Slurm measures them."""
-    row, steps = facts.row, facts.steps
+    row = facts.row
     use = compute_efficiencies(steps.rows).get(row.raw_id)
     if use is None or use.cpu_used is None or not use.cpu_had:
         text = f"unknown: {steps.missing or 'Slurm has measured nothing, or not for you'}"
@@ -454,6 +489,10 @@ def _measured_facts(facts: _Facts) -> Iterator[RunningFact]:
         text = f"{use.cpu_used / use.cpu_had:.0%} of {row.cpus} since the start"
         yield RunningFact(about="CPUs", text=text, source=steps.source, taken=steps.taken)
     yield from memory_fact(facts.memory, steps.taken)
+    if not facts.memory and use is not None and use.mem_used is not None:
+        of = "" if use.mem_had is None else f" of {format_bytes(use.mem_had)}"
+        text = f"{format_bytes(use.mem_used)}{of} at most"
+        yield RunningFact(about="Memory", text=text, source=steps.source, taken=steps.taken)
 
 
 def _answer(facts: _Facts, running: RunningExplanation) -> str:
@@ -473,13 +512,19 @@ def _answer(facts: _Facts, running: RunningExplanation) -> str:
         known.append(f"CPUs {facts.cpu_share:.0%} of {facts.row.cpus}")
     if not isinstance(facts.pace, str) and facts.pace.size:
         known.append(f"log written {format_seconds(facts.pace.silent)} ago")
-    if not known:
-        return f"{job} runs; nothing is known of what it does"
     if use == 0 or (use is None and facts.cpu_share is not None and facts.cpu_share < 0.005):
         what = "its processes sleep" if use is None else "its GPUs do nothing so far"
         return f"{job} runs, and {what}: {', '.join(known)}"
     if use is None and facts.cpu_share is None:
-        return f"{job} runs, {known[0]}; nothing more is known of what it does"
+        measured = [each for each in running.facts if each.about in ("GPUs", "CPUs")]
+        told = [f"{each.about} {each.text}" for each in measured if "unknown" not in each.text]
+        if told:
+            return f"{job} runs: {', '.join([*told, *known])}"
+        return (
+            f"{job} runs, {known[0]}; nothing more is known of what it does"
+            if known
+            else f"{job} runs; nothing is known of what it does"
+        )
     return f"{job} runs, nothing unusual: {', '.join(known)}"
 
 

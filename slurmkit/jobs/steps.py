@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from slurmkit.errors import DatabaseDown, SlurmError
+from slurmkit.errors import SlurmError
 from slurmkit.formats.durations import parse_elapsed_milliseconds
 from slurmkit.formats.memory import parse_bytes
 from slurmkit.formats.tres import parse_tres
@@ -123,12 +123,13 @@ class StepsSnapshot(msgspec.Struct, frozen=True):
 def read_step_uses(slurm: SlurmCommands, job_ids: Sequence[str]) -> StepsSnapshot:
     """Read jobs and their steps from sacct, and the use of running steps from sstat.
 
-    If slurmdbd is down, only the running steps are returned, as sstat knows them.
+    If slurmdbd is down, or there is none, only the running steps are returned, as sstat knows
+    them.
     """
     taken, began = time.time(), time.perf_counter()
     try:
         return read_selected_steps(slurm, [f"--jobs={','.join(job_ids)}"])
-    except DatabaseDown as error:
+    except SlurmError as error:
         text, problem = _sstat(slurm, job_ids[:MAX_SSTAT_JOBS])
         missing = "; ".join(filter(None, [str(error), problem]))
         rows = merge_live_use((), parse_sstat(text))

@@ -168,7 +168,7 @@ def run_command(
     run, planned = _plan(cluster, request, folder)
     try:
         _show_plan(planned, request, as_json=as_json)
-        is_stored = _may_store(run, db)
+        is_stored = dry_run or _may_store(run, db)
         if dry_run or not _confirm(planned, yes=yes):
             run.remove()
             if as_json:
@@ -185,15 +185,14 @@ def run_command(
         jobs = len(planned.plans)
         click.echo(f"submitted {jobs} job{'s' * (jobs != 1)} of {name}")
     if no_wait:
-        if is_stored:
-            click.echo(f"to store the results later: slurmkit benchmark collect {name}", err=True)
+        click.echo(f"later: {_how_to_go_on(name, is_stored=is_stored)}", err=True)
         return 0
     click.echo(
         f"waiting for them; Ctrl-C ends only the wait; to see what they wait for: slurmkit workflow"
         f" show {run.record.name}",
         err=True,
     )
-    if not _wait(sent, run.record.name, name):
+    if not _wait(sent, run.record.name, _how_to_go_on(name, is_stored=is_stored)):
         return 128 + signal.SIGINT
     return _finish(run, sent, db, name, is_stored=is_stored, quiet=as_json is not None)
 
@@ -283,7 +282,14 @@ def _print_jobs(as_json: JsonOutput, run: RunFolder, ids: Mapping[str, Sequence[
     as_json.print(rows, further=further)
 
 
-def _wait(sent: SentWorkflow, workflow: str, name: str) -> bool:
+def _how_to_go_on(name: str, *, is_stored: bool) -> str:
+    """Return the command that has to do with the results of a run, and what it does."""
+    if is_stored:
+        return f"slurmkit benchmark collect {name} stores the results"
+    return f"slurmkit benchmark show {name} shows the results"
+
+
+def _wait(sent: SentWorkflow, workflow: str, later: str) -> bool:
     """Wait until all jobs have ended; return False after Ctrl-C.
 
     Raises:
@@ -292,24 +298,24 @@ def _wait(sent: SentWorkflow, workflow: str, name: str) -> bool:
     Args:
         sent: the workflow.
         workflow: its name.
-        name: what `collect` finds the run by.
+        later: what to do with the results later.
     """
     try:
         with sent.cluster.poller.watch(sent.record.ids) as watch:
             show_progress(watch, None)
     except KeyboardInterrupt:
-        _say_how_to_go_on(workflow, name)
+        _say_how_to_go_on(workflow, later)
         return False
     except SlurmError:
-        _say_how_to_go_on(workflow, name)
+        _say_how_to_go_on(workflow, later)
         raise
     return True
 
 
-def _say_how_to_go_on(workflow: str, name: str) -> None:
+def _say_how_to_go_on(workflow: str, later: str) -> None:
     print_notice(
-        f"no longer waiting; the jobs go on. To store their results: slurmkit benchmark collect"
-        f" {name}; to cancel them: slurmkit workflow cancel {workflow}"
+        f"no longer waiting; the jobs go on. {later}; slurmkit workflow cancel {workflow} cancels"
+        " them"
     )
 
 
@@ -324,12 +330,12 @@ def _may_store(run: RunFolder, db: str | None) -> bool:
         store_benchmarks(remote, run.record.cluster, run.record.name, ())
     except NotAllowed:
         print_notice(
-            "the results stay in your folder: only Slurm's operators store them in the site's"
-            " ledger, with slurmkit benchmark collect FOLDER"
+            f"the results stay in {run.path}: only Slurm's operators store them in the site's"
+            " ledger, with slurmkit benchmark collect"
         )
         return False
     except SlurmkitError:
-        return True
+        pass
     return True
 
 
@@ -345,7 +351,7 @@ def _finish(
     if not quiet:
         _print_measurements(found)
     bad = _print_troubles(run, statuses, found)
-    _print_unfinished(statuses, name)
+    _print_unfinished(statuses, _how_to_go_on(name, is_stored=is_stored))
     if not is_stored:
         click.echo(f"the results are in {printable(str(run.path))}", err=True)
         return 1 if bad or wrong else 0
@@ -384,14 +390,12 @@ def _print_measurements(found: Sequence[Measurement]) -> None:
     print_table(_COLUMNS, rows, right={"VALUE"}, fit=fit)
 
 
-def _print_unfinished(statuses: Mapping[str, WorkflowJobStatus], name: str) -> None:
-    """Say how to store the results of jobs that are not over."""
+def _print_unfinished(statuses: Mapping[str, WorkflowJobStatus], later: str) -> None:
+    """Say what to do about jobs that are not over."""
     left = sum(status.state not in FINAL_STATES for status in statuses.values())
     if left:
         click.echo(
-            f"{left} of {len(statuses)} jobs are not known to be over; to store their results"
-            f" later: slurmkit benchmark collect {name}",
-            err=True,
+            f"{left} of {len(statuses)} jobs are not known to be over; later: {later}", err=True
         )
 
 

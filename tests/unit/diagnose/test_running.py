@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,19 +15,15 @@ from typing import Any
 import msgspec
 import pytest
 import why_scene as lab
+from running_job import JOB, ME, job_of, run_here
 
-from slurmkit.cluster.cluster import Cluster
 from slurmkit.diagnose import gpus_now, inside_job, log_tail, running
 from slurmkit.diagnose.earlier_runs import EarlierRuns, earlier_finding, lengths_of_same_runs
 from slurmkit.diagnose.explain import explain
 from slurmkit.diagnose.gpus_now import HeldGpu, SampledGpus, gpu_fact, gpu_findings, gpus_of_job
 from slurmkit.diagnose.job_memory import (
     JobMemory,
-    measured_memory,
-    memory_fact,
-    near_limit,
     watched_memory,
-    why_no_room,
 )
 from slurmkit.diagnose.log_pace import LogPace, judge_pace, pace_fact, pace_finding
 from slurmkit.diagnose.log_tail import read_tail
@@ -46,18 +41,16 @@ from slurmkit.diagnose.probe import (
 )
 from slurmkit.diagnose.ranks import JobRank, nccl_finding, parse_nccl_problems
 from slurmkit.diagnose.render import explanation_lines
-from slurmkit.errors import NoSuchJob, Refused, SlurmError, SlurmTimeout
+from slurmkit.errors import Refused, SlurmError, SlurmTimeout
 from slurmkit.jobs.info import JobInfo
-from slurmkit.jobs.steps import StepMetrics, StepsSnapshot, StepUse
+from slurmkit.jobs.steps import StepsSnapshot
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.state.gpu_metrics import GpuSample
-from slurmkit.testing import FakeSlurm, sacct_text, squeue_text
+from slurmkit.testing import FakeSlurm
 
 NOW = 1_800_000_000.0
 GPUS = "cpu=2,mem=1G,node=1,gres/gpu=2"
-ME = LOCAL_MACHINE.user
-JOB = str(os.getpid())  # the probe sees all processes here, also those of tests on other workers
 
 
 # --- the log
@@ -347,20 +340,6 @@ def sleeper() -> Iterator[int]:
         process.kill()
 
 
-def run_here(argv: Sequence[str], stdin: str | None) -> str:
-    """Run what srun would run, once for each node."""
-    nodes = next(each for each in argv if each.startswith("--nodelist=")).partition("=")[2]
-    at = argv.index("python3")
-    text = ""
-    for number, name in enumerate(nodes.split(",")):
-        env = {**os.environ, "SLURMD_NODENAME": name, "SLURM_NODEID": str(number)}
-        command = [sys.executable, *argv[at + 1 :]]
-        text += subprocess.run(
-            command, input=stdin, text=True, env=env, capture_output=True, check=True, timeout=60
-        ).stdout
-    return text
-
-
 def test_the_probe_finds_a_rank_on_each_node(sleeper: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurmkit.diagnose.probe._WATCHED", 0.1)
     slurm = FakeSlurm({"srun": run_here})
@@ -463,33 +442,6 @@ def test_lines_of_several_nodes_may_come_mixed(seed: int) -> None:
 
 
 # --- all together
-
-
-Answers = dict[str, Callable[[Sequence[str], str | None], str]]
-
-
-def job_of(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: Answers | None = None, **values: Any
-) -> Cluster:
-    log = tmp_path / "log"
-    log.write_text("step\n" * 50)
-    job = {
-        "JobArrayID": JOB, "JobID": JOB, "UserName": ME, "State": "RUNNING", "Name": "train",
-        "NodeList": "c1", "NumNodes": "1", "NumCPUs": "2",
-        "StartTime": str(int(time.time()) - 3600),
-        "StdOut": str(log), "STDOUT": str(log), "TimeLimit": "2:00:00",
-        "tres-alloc": "cpu=2,mem=1G,node=1",
-        "WorkDir": str(tmp_path), **values,
-    }  # fmt: skip
-    answers: Answers = {
-        "squeue": lambda argv, _: squeue_text(argv, [job]),
-        "scontrol": lambda argv, _: "",
-        "sacct": lambda argv, _: sacct_text(argv, []),
-        "sstat": lambda argv, _: "",
-        "srun": run_here,
-    }
-    monkeypatch.setattr("slurmkit.diagnose.probe._WATCHED", 0.1)
-    return Cluster(FakeSlurm(answers | (more or {})))
 
 
 def test_a_stopped_process_is_the_answer(
@@ -713,85 +665,9 @@ def test_nothing_is_known_is_not_nothing_unusual() -> None:
     )
 
 
-TASKS = (100.0 * 2**20, 95.0 * 2**20)  # in all, and of the largest
-
-
-def measured(*uses: StepMetrics) -> StepsSnapshot:
-    steps = (StepUse(step_id=f"7.{n}", raw_id=f"7.{n}", state="RUNNING", use=each) for n, each in
-             enumerate(uses))  # fmt: skip
-    return StepsSnapshot((StepUse(step_id="7", raw_id="7", state="RUNNING"), *steps), "", "", 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("used", "words"),
-    [(268, ""), (269, "only 31 MiB of 300 MiB is free"), (310, "only 0 B of 300 MiB is free")],
-)
-def test_no_step_is_started_in_a_job_that_has_no_memory_for_it(used: int, words: str) -> None:
-    row = lab.row("7", state="RUNNING", tres="cpu=1,mem=300M,node=1")
-    steps = measured(StepMetrics(mem_now=float(used - 8 << 20)), StepMetrics(mem_now=8.0 * 2**20))
-    why = why_no_room(measured_memory(row, steps), 32 << 20)
-    assert (words in why) if words else not why
-    other = StepUse(step_id="7_1.0", raw_id="8.0", state="RUNNING", use=StepMetrics(mem_now=9e9))
-    all_tasks = msgspec.structs.replace(steps, rows=(*steps.rows, other))
-    assert measured_memory(row, all_tasks) == measured_memory(row, steps)
-
-
-def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
-    two = msgspec.structs.replace(
-        lab.row("7", state="RUNNING", tres="cpu=4,mem=200M,node=2"), nodes=2
-    )
-    use = StepMetrics(tasks=3, mem_now=150.0 * 2**20, task_peak=60.0 * 2**20)
-    memory = measured_memory(two, measured(use))
-    assert memory == JobMemory(120.0 * 2**20, 100.0 * 2**20, "sstat", 75.0 * 2**20)
-    assert "only 0 B of 100 MiB may be free" in why_no_room(memory, 1)
-    (fact,) = memory_fact({"one of its nodes": memory}, NOW)
-    assert fact.text == "75 MiB to 120 MiB of 100 MiB on one of its nodes"
-    one_task = measured_memory(two, measured(StepMetrics(2, None, None, None, None, *TASKS)))
-    assert one_task is not None
-    (found,) = near_limit({"one of its nodes": one_task}, NOW)
-    assert found.text == "at least 95 MiB of 100 MiB are in use on one of its nodes"
-    assert measured_memory(two, measured(StepMetrics())) is None
-    assert not why_no_room(None, 1)
-
-
-def test_a_full_job_is_explained_without_a_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    full = f"{JOB}.batch|1|mem=995M|mem=995M|mem=995M|\n"
-    job = {"JobID": JOB, "JobIDRaw": JOB, "State": "RUNNING", "NNodes": "1"}
-    answers: Answers = {
-        "sstat": lambda argv, _: full,
-        "sacct": lambda argv, _: sacct_text(argv, [job]) if "--name" not in argv else "",
-    }
-    cluster = job_of(monkeypatch, tmp_path, answers)
-    found = explain(cluster, JOB, probe=True, stacks=True)
-    assert not any(argv[0] == "srun" for argv in cluster.slurm.asked)  # type: ignore[attr-defined]
-    assert found.answer == (
-        f"job {JOB} is near its memory limit: 995 MiB of 1 GiB are in use on c1"
-    )
-    assert any("so no step was started" in note for note in found.notes)
-
-
 def test_idle_gpus_beside_busy_cpus_are_no_slow_loader() -> None:
     (found,) = running.find_problems(
         facts(gpus=(gpu(utilization=0.0, busiest=0.0),), cpu_share=0.97)
     )
     assert (found.kind, found.text.endswith("; CPUs 97% of 4")) == ("idle", True)
     assert found.advice.startswith("its program computes on CPUs")
-
-
-def test_a_job_that_ended_while_it_was_looked_at_is_explained_as_ended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before, ended = job_of(monkeypatch, tmp_path).slurm, list[str]()
-
-    def srun(argv: Sequence[str], stdin: str | None) -> str:
-        ended.append(JOB)
-        raise SlurmError("srun: error: Terminated")
-
-    def squeue(argv: Sequence[str], stdin: str | None) -> str:
-        return squeue_text(argv, []) if ended else before.run(argv)
-
-    cluster = job_of(monkeypatch, tmp_path, {"srun": srun, "squeue": squeue})
-    with pytest.raises(NoSuchJob):
-        explain(cluster, JOB, probe=True)
