@@ -55,7 +55,12 @@ from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.display import format_seconds, join_names
 from slurmkit.formats.memory import format_bytes
 from slurmkit.formats.scontrol import parse_settings
-from slurmkit.jobs.steps import StepsSnapshot, compute_efficiencies, read_step_uses
+from slurmkit.jobs.steps import (
+    StepsSnapshot,
+    compute_efficiencies,
+    read_running_steps,
+    read_step_uses,
+)
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.slurm.machine import machine_of
 from slurmkit.state.gpu_metrics import IDLE_BELOW
@@ -450,6 +455,9 @@ def _read_steps(cluster: JobCluster, row: QueueRow) -> StepsSnapshot:
     """Read what Slurm has measured; it answers the owner and operators."""
     try:
         found = read_step_uses(cluster.slurm, [row.raw_id])
+        if not any(step.is_allocation and step.runs for step in found.rows):
+            # slurmdbd has not heard of its start: then sstat was not asked.
+            found = read_running_steps(cluster.slurm, [row.raw_id])
     except SlurmError as error:
         return StepsSnapshot((), str(error), "", time.time(), 0.0)
     # sacct lists all tasks of an array for the one that has the array's own number.

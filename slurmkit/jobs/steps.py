@@ -126,14 +126,20 @@ def read_step_uses(slurm: SlurmCommands, job_ids: Sequence[str]) -> StepsSnapsho
     If slurmdbd is down, or there is none, only the running steps are returned, as sstat knows
     them.
     """
-    taken, began = time.time(), time.perf_counter()
     try:
         return read_selected_steps(slurm, [f"--jobs={','.join(job_ids)}"])
     except SlurmError as error:
-        text, problem = _sstat(slurm, job_ids[:MAX_SSTAT_JOBS])
-        missing = "; ".join(filter(None, [str(error), problem]))
-        rows = merge_live_use((), parse_sstat(text))
-        return StepsSnapshot(rows, missing, "sstat", taken, time.perf_counter() - began)
+        found = read_running_steps(slurm, job_ids)
+        missing = "; ".join(filter(None, [str(error), found.missing]))
+        return msgspec.structs.replace(found, missing=missing)
+
+
+def read_running_steps(slurm: SlurmCommands, job_ids: Sequence[str]) -> StepsSnapshot:
+    """Read only the running steps of jobs that run, from sstat."""
+    taken, began = time.time(), time.perf_counter()
+    text, problem = _sstat(slurm, job_ids[:MAX_SSTAT_JOBS])
+    rows = merge_live_use((), parse_sstat(text))
+    return StepsSnapshot(rows, problem, "sstat", taken, time.perf_counter() - began)
 
 
 def read_selected_steps(slurm: SlurmCommands, selection: Sequence[str]) -> StepsSnapshot:

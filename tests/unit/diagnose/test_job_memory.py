@@ -93,11 +93,19 @@ def own_and_another(argv: Sequence[str], _: str | None) -> str:
     return sacct_text(argv, [{"JobID": a, "JobIDRaw": b, **usual} for a, b in ids])
 
 
+def not_heard_of(argv: Sequence[str], _: str | None) -> str:
+    """As sacct of 22.05 shows a job in its first seconds."""
+    if "--name" in " ".join(argv):
+        return ""
+    ids = ((JOB, "PENDING"), (f"{JOB}.batch", "RUNNING"))
+    return sacct_text(argv, [{"JobID": a, "JobIDRaw": a, "State": state} for a, state in ids])
+
+
 def refused(argv: Sequence[str], _: str | None) -> str:
     raise Refused("Slurm accounting storage is disabled")
 
 
-@pytest.mark.parametrize("sacct", [own_and_another, refused])
+@pytest.mark.parametrize("sacct", [own_and_another, not_heard_of, refused])
 def test_where_slurm_samples_memory_a_full_job_is_explained_without_a_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sacct: Callable[..., str]
 ) -> None:
