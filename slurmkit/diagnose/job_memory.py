@@ -18,7 +18,7 @@ _NEAR_LIMIT = 0.9
 _SOURCES = {"pss": "/proc", "cgroup": "its cgroup"}
 
 
-class JobMemory(msgspec.Struct, frozen=True):
+class NodeMemory(msgspec.Struct, frozen=True):
     """The memory of a job on one node.
 
     Attributes:
@@ -39,26 +39,26 @@ class JobMemory(msgspec.Struct, frozen=True):
         return self.used if self.least is None else self.least
 
 
-def watched_memory(row: QueueRow, probed: Probe) -> dict[str, JobMemory]:
+def watched_memory(row: QueueRow, probed: Probe) -> dict[str, NodeMemory]:
     """Return the memory of a job by node, as its nodes say."""
     share = _limit(row)
-    found: dict[str, JobMemory] = {}
+    found: dict[str, NodeMemory] = {}
     for name, node in probed.nodes.items():
         watched = node.processes
         if node.full is not None:
-            found[name] = JobMemory(node.full.used, node.full.limit, "its cgroup")
+            found[name] = NodeMemory(node.full.used, node.full.limit, "its cgroup")
         elif watched is not None and watched.memory_used is not None:
             source = _SOURCES.get(watched.memory_by, "/proc")
-            found[name] = JobMemory(watched.memory_used, watched.memory_limit or share, source)
+            found[name] = NodeMemory(watched.memory_used, watched.memory_limit or share, source)
         elif watched is not None:
             sizes = [each.rss for each in watched.processes if each.rss is not None]
             # Pages that processes share count for each of them.
             least = max(sizes) if len(sizes) > 1 else None
-            found[name] = JobMemory(sum(sizes), watched.memory_limit or share, "/proc", least)
+            found[name] = NodeMemory(sum(sizes), watched.memory_limit or share, "/proc", least)
     return found
 
 
-def measured_memory(row: QueueRow, steps: StepsSnapshot) -> JobMemory | None:
+def measured_memory(row: QueueRow, steps: StepsSnapshot) -> NodeMemory | None:
     """Return the memory of a job on its fullest node, as Slurm samples it; None if it does not.
 
     Slurm does not say how the memory of a step is spread over nodes. On several of them, the
@@ -70,9 +70,9 @@ def measured_memory(row: QueueRow, steps: StepsSnapshot) -> JobMemory | None:
         return None
     whole = sum(now for _, now in found)
     if row.nodes <= 1:
-        return JobMemory(whole, _limit(row), "sstat")
+        return NodeMemory(whole, _limit(row), "sstat")
     most = sum(_most_on_one_node(step, now, row.nodes) for step, now in found)
-    return JobMemory(most, _limit(row), "sstat", min(most, whole / row.nodes))
+    return NodeMemory(most, _limit(row), "sstat", min(most, whole / row.nodes))
 
 
 def _most_on_one_node(step: StepUse, now: float, nodes: int) -> float:
@@ -82,7 +82,7 @@ def _most_on_one_node(step: StepUse, now: float, nodes: int) -> float:
     return min(now, peak * ceil(tasks / (step.nodes or nodes)))
 
 
-def why_no_room(memory: JobMemory | None) -> str:
+def why_no_room(memory: NodeMemory | None) -> str:
     """Return why no step may start in a job that Slurm would end with it; empty if one may."""
     needed = f"a look inside needs {format_bytes(NEEDED_MEMORY)} of the job's memory on each node"
     end = "so no step was started, because Slurm ends a job above its limit"
@@ -100,7 +100,7 @@ def _limit(row: QueueRow) -> float | None:
     return whole / row.nodes if whole and row.nodes else None
 
 
-def near_limit(memory: Mapping[str, JobMemory], taken: float) -> Iterator[RunningFinding]:
+def near_limit(memory: Mapping[str, NodeMemory], taken: float) -> Iterator[RunningFinding]:
     """Find the node on which a job is nearest its limit, from nine tenths of it on."""
     near = [
         (each.certain / each.limit, node)
@@ -121,7 +121,7 @@ def near_limit(memory: Mapping[str, JobMemory], taken: float) -> Iterator[Runnin
         )
 
 
-def memory_fact(memory: Mapping[str, JobMemory], taken: float) -> Iterable[RunningFact]:
+def memory_fact(memory: Mapping[str, NodeMemory], taken: float) -> Iterable[RunningFact]:
     """Describe the memory on the node where the job uses the most; nothing if none is known."""
     if not memory:
         return

@@ -25,7 +25,7 @@ from slurmkit.diagnose.gpus_now import (
     samples_since,
 )
 from slurmkit.diagnose.job_memory import (
-    JobMemory,
+    NodeMemory,
     measured_memory,
     memory_fact,
     near_limit,
@@ -147,7 +147,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     probe: Probe
     ranks: tuple[JobRank, ...]
     cpu_share: float | None
-    memory: Mapping[str, JobMemory]
+    memory: Mapping[str, NodeMemory]
     steps: StepsSnapshot | None
     pace: LogPace | str
     earlier: EarlierRuns
@@ -171,9 +171,8 @@ def explain_running(
     findings = find_problems(facts)
     stacks: tuple[RankStack, ...] = ()
     problems: tuple[str, ...] = ()
-    if question.stacks and question.probe and is_own:
-        is_watched = bool(facts.probe.nodes)
-        stacks, problems = _read_stacks(cluster, row, facts.ranks, findings, is_watched=is_watched)
+    if question.stacks and facts.probe.nodes:
+        stacks, problems = _read_stacks(cluster, row, facts.ranks, findings)
     shown = tuple(
         msgspec.structs.replace(each, advice=each.advice.replace(" JOB", f" {row.job_id}"))
         for each in findings
@@ -181,7 +180,7 @@ def explain_running(
     running = RunningExplanation(
         runs=runs,
         findings=shown,
-        facts=tuple(_facts(facts, is_probed=bool(facts.probe.nodes))),
+        facts=tuple(_facts(facts)),
         probed=bool(facts.probe.nodes),
         ranks=tuple(map(to_watched, facts.ranks)),
         nccl=facts.nccl,
@@ -432,7 +431,7 @@ def _waits_for_data(facts: _Facts) -> Iterator[RunningFinding]:
     )
 
 
-def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
+def _facts(facts: _Facts) -> Iterator[RunningFact]:
     row = facts.row
     gpus = gpu_fact(facts.gpus, row.gpus, facts.gpu_problem)
     if gpus is None and any(each in row.tres for each in ("gres/shard", "gres/mps")):
@@ -443,7 +442,7 @@ def _facts(facts: _Facts, *, is_probed: bool) -> Iterator[RunningFact]:
         gpus = (_sampled_by_slurm(facts.steps) if is_unknown and row.gpus else None) or gpus
         source, taken = gpus.source or "samples of its GPUs", gpus.taken or facts.taken
         yield msgspec.structs.replace(gpus, source=source, taken=taken)
-    if is_probed:
+    if facts.probe.nodes:
         yield from _watched_facts(facts)
     elif facts.steps is not None:
         yield from _measured_facts(facts, facts.steps)
@@ -541,15 +540,13 @@ def _read_stacks(
     row: QueueRow,
     ranks: Sequence[JobRank],
     findings: Iterable[RunningFinding],
-    *,
-    is_watched: bool,
 ) -> tuple[tuple[RankStack, ...], tuple[str, ...]]:
     chosen = suspects(ranks, findings, _MOST_STACKS)
     pids: dict[str, list[int]] = defaultdict(list)
     for rank in chosen:
         pids[rank.node].append(rank.main.pid)
     if not pids:
-        return (), ("there is no process whose stack could be read",) if is_watched else ()
+        return (), ("there is no process whose stack could be read",)
     found = read_stacks(cluster.slurm, row, pids)
     stacks = {
         (node, stack.pid): stack for node, each in found.nodes.items() for stack in each.stacks

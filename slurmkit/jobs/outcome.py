@@ -297,8 +297,10 @@ def judge_outcome(info: JobInfo, known: OutcomeEvidence) -> Outcome:
     codes, number = _exit_and_signal(info, known.steps)
     # Memory polling kills as root, but sacct may name the step's owner.
     over_memory = (
-        (known.has_memory_message and _is_killed(info, known.steps))
-        or (known.has_memory_message and _is_cancelled_by_root(info))
+        (
+            known.has_memory_message
+            and (_is_killed(info, known.steps) or _is_cancelled_by_root(info))
+        )
         or (killed_by_slurm(info, known.steps) and _over_limit(known.steps))
         or _out_of_memory_step(info, known.steps) is not None
     )

@@ -185,14 +185,14 @@ def run_command(
         jobs = len(planned.plans)
         click.echo(f"submitted {jobs} job{'s' * (jobs != 1)} of {name}")
     if no_wait:
-        click.echo(f"later: {_how_to_go_on(name, is_stored=is_stored)}", err=True)
+        click.echo(f"later: {_what_to_do_later(name, is_stored=is_stored)}", err=True)
         return 0
     click.echo(
         f"waiting for them; Ctrl-C ends only the wait; to see what they wait for: slurmkit workflow"
         f" show {run.record.name}",
         err=True,
     )
-    if not _wait(sent, run.record.name, _how_to_go_on(name, is_stored=is_stored)):
+    if not _wait(sent, run.record.name, _what_to_do_later(name, is_stored=is_stored)):
         return 128 + signal.SIGINT
     return _finish(run, sent, db, name, is_stored=is_stored, quiet=as_json is not None)
 
@@ -282,7 +282,7 @@ def _print_jobs(as_json: JsonOutput, run: RunFolder, ids: Mapping[str, Sequence[
     as_json.print(rows, further=further)
 
 
-def _how_to_go_on(name: str, *, is_stored: bool) -> str:
+def _what_to_do_later(name: str, *, is_stored: bool) -> str:
     """Return the command that has to do with the results of a run, and what it does."""
     if is_stored:
         return f"slurmkit benchmark collect {name} stores the results"
@@ -351,7 +351,7 @@ def _finish(
     if not quiet:
         _print_measurements(found)
     bad = _print_troubles(run, statuses, found)
-    _print_unfinished(statuses, _how_to_go_on(name, is_stored=is_stored))
+    _print_unfinished(statuses, _what_to_do_later(name, is_stored=is_stored))
     if not is_stored:
         click.echo(f"the results are in {printable(str(run.path))}", err=True)
         return 1 if bad or wrong else 0

@@ -13,7 +13,7 @@ from running_job import JOB, NOW, Answers, job_of
 
 from slurmkit.diagnose.explain import explain
 from slurmkit.diagnose.job_memory import (
-    JobMemory,
+    NodeMemory,
     measured_memory,
     memory_fact,
     near_limit,
@@ -48,7 +48,7 @@ def test_no_step_is_started_in_a_job_that_has_no_memory_for_it(used: int, words:
 
 def test_what_is_not_known_is_no_room() -> None:
     assert "how much it uses is not known" in why_no_room(None)
-    assert not why_no_room(JobMemory(5.0, None, "sstat"))  # it has no limit
+    assert not why_no_room(NodeMemory(5.0, None, "sstat"))  # it has no limit
 
 
 def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
@@ -57,14 +57,14 @@ def test_the_memory_of_a_node_is_at_most_what_its_tasks_had() -> None:
     )
     use = StepMetrics(tasks=3, mem_now=150 * MIB, task_peak=60 * MIB)
     memory = measured_memory(two, measured(use))
-    assert memory == JobMemory(120 * MIB, 100 * MIB, "sstat", 75 * MIB)
+    assert memory == NodeMemory(120 * MIB, 100 * MIB, "sstat", 75 * MIB)
     assert "only 0 B of 100 MiB may be free" in why_no_room(memory)
     (fact,) = memory_fact({"one of its nodes": memory}, NOW)
     assert fact.text == "75 MiB to 120 MiB of 100 MiB on one of its nodes"
     assert [*near_limit({"one of its nodes": memory}, NOW)] == []
     on_one_node = measured_memory(two, measured(use, nodes=1))
-    assert on_one_node == JobMemory(150 * MIB, 100 * MIB, "sstat", 75 * MIB)
-    full = JobMemory(110 * MIB, 100 * MIB, "sstat", 95 * MIB)
+    assert on_one_node == NodeMemory(150 * MIB, 100 * MIB, "sstat", 75 * MIB)
+    full = NodeMemory(110 * MIB, 100 * MIB, "sstat", 95 * MIB)
     (found,) = near_limit({"one of its nodes": full}, NOW)
     assert found.text == "at least 95 MiB of 100 MiB are in use on one of its nodes"
     assert measured_memory(two, measured(StepMetrics())) is None

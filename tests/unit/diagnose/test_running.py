@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 import why_scene as lab
-from running_job import JOB, ME, job_of, run_here
+from running_job import JOB, ME, NOW, job_of, run_here
 
 from slurmkit.diagnose import gpus_now, inside_job, log_tail, running
 from slurmkit.diagnose.earlier_runs import EarlierRuns, earlier_finding, lengths_of_same_runs
 from slurmkit.diagnose.explain import explain
 from slurmkit.diagnose.gpus_now import HeldGpu, SampledGpus, gpu_fact, gpu_findings, gpus_of_job
 from slurmkit.diagnose.job_memory import (
-    JobMemory,
+    NodeMemory,
     watched_memory,
 )
 from slurmkit.diagnose.log_pace import LogPace, judge_pace, pace_fact, pace_finding
@@ -49,7 +49,6 @@ from slurmkit.slurm.machine import LOCAL_MACHINE
 from slurmkit.state.gpu_metrics import GpuSample
 from slurmkit.testing import FakeSlurm
 
-NOW = 1_800_000_000.0
 GPUS = "cpu=2,mem=1G,node=1,gres/gpu=2"
 
 
@@ -549,7 +548,7 @@ def test_the_most_telling_comes_first_and_a_longer_run_beside_it() -> None:
     found = facts(
         gpus=hot,
         earlier=EarlierRuns((600, 660)),
-        memory={"c1": JobMemory(95, 100.0, "/proc")},
+        memory={"c1": NodeMemory(95, 100.0, "/proc")},
     )
     problems = running.find_problems(found)
     assert [each.kind for each in problems] == ["throttled", "memory", "slower"]
