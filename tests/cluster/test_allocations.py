@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -166,6 +168,87 @@ def test_ledger_and_slurm_count_the_same(lab: Lab, books: Books, account: str) -
     assert any("somebody else changed the limit" in cause for cause in other["causes"])
     assert books.apply()["outcome"] == "set"
     assert counter(lab, account)[0] == str(counted + other["left"])
+
+
+@pytest.mark.slow
+def test_three_hundred_random_jobs_over_the_end_of_an_allocation(
+    lab: Lab, books: Books, account: str
+) -> None:
+    """Jobs end, are cancelled, requeued and refunded, while one allocation follows another."""
+    chance = random.Random(7)
+    now = datetime.now(UTC)
+    turn = (now + timedelta(seconds=60)).strftime("%Y-%m-%dT%H:%M:%S+00:00")
+    usual = ("--account", account, "--new", "--why")
+    books.slurmkit("ledger", "ingest")
+    books.slurmkit("allocation", "grant", "20", *usual, "October", "--to", turn)
+    books.slurmkit("allocation", "grant", "20", *usual, "November", "--from", turn)
+    assert books.apply()["outcome"] == "set"
+    jobs: list[str] = []
+    for _ in range(30):
+        jobs += submit_ten(lab, account, chance)
+        for job in chance.sample(jobs, 2):
+            act = chance.choice((("scancel",), ("scontrol", "requeue")))
+            lab.run(*act, job, user=WHO, check=False)  # it may have ended
+        time.sleep(2)  # so that jobs begin and end on both sides of the turn
+    assert len(set(jobs)) == 300
+    wait_for(lambda: over(lab, account))
+    books.slurmkit("ledger", "ingest")
+    refunded = 0
+    for job in chance.sample(jobs, 40):
+        done = books.slurmkit("allocation", "refund", job, "--why", "random", check=False)
+        refunded += done.returncode == 0
+    assert refunded > 5
+    shown = books.rows("allocation", "show", "--account", account, "--all")
+    each = [one for row in shown for one in row["allocations"]]
+    assert {one["state"] for one in each} == {"in force", "ended"}
+    assert all(one["used"] > 0 for one in each)
+    used = 60 * sum(one["used"] for one in each)
+    assert used >= 10
+    # Slurm's counter lacks what sacct says of jobs that were requeued after they had ended.
+    most, least = used + 1, used - 1 - ended_late(lab, account)
+    # Slurm counts at each PriorityCalcPeriod.
+    limit, counted = wait_for(lambda: counter(lab, account), lambda seen: least <= seen[1] <= most)
+    compared = books.verify()
+    assert any(cause.startswith("requeues: ") for cause in compared["causes"]) == (
+        lab.release != "26.05"
+    )
+    # The limit is that of the first apply; since then an allocation began, and jobs were paid back.
+    assert compared["before"] == int(limit)
+    assert "the allocation was changed since the last apply" in compared["causes"], compared
+    assert books.apply()["outcome"] == "set"
+    after = books.verify()
+    assert after["counted"] == counted
+    assert abs(after["difference"]) <= 1, after
+
+
+def ended_late(lab: Lab, account: str) -> float:
+    """Return the GPU-minutes for which sacct has runs go on after the last of their steps.
+
+    Before Slurm 26.05, sacct ends a job that had ended, and was requeued then, with the requeue.
+    """
+    asked = ("sacct", "-D", "-n", "-P", "-a", "-A", account, "-S", "now-1days")
+    shown = lab.run(*asked, "-o", "JobIDRaw,State,Start,End,AllocTRES", user="").stdout
+    late = 0.0
+    for run in re.split(r"^(?=\d+\|)", shown, flags=re.MULTILINE):  # with its steps below it
+        whole, *steps = [line.split("|") for line in run.splitlines()] or [["", "", "", "", ""]]
+        gpus = re.search(r"gres/gpu=(\d+)", whole[4])
+        if whole[1] == "REQUEUED" and gpus:
+            last = max((step[3] for step in steps if step[3] != "Unknown"), default=whole[2])
+            more = datetime.fromisoformat(whole[3]) - datetime.fromisoformat(last)
+            late += int(gpus[1]) * max(more.total_seconds(), 0) / 60
+    return late
+
+
+def submit_ten(lab: Lab, account: str, chance: random.Random) -> list[str]:
+    """Submit ten jobs with one command on the login node."""
+    lines = []
+    for _ in range(10):
+        gpus, seconds = chance.randint(1, 2), chance.randint(0, 6)
+        lines.append(
+            f"sbatch --parsable --requeue --output=/dev/null --mem=16 --account={account}"
+            f" --partition=gpu --time=2 --gpus-per-node=a100:{gpus} --wrap='sleep {seconds}'"
+        )
+    return lab.run("sh", "-c", "\n".join(lines), user=WHO).stdout.split()
 
 
 def test_a_qos_refuses_what_is_beyond_the_balance(lab: Lab, books: Books, account: str) -> None:

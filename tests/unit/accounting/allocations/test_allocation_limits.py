@@ -79,6 +79,7 @@ def test_what_differs_because_of_the_time_of_reading_is_left_alone(books, slurm)
     [
         (lambda s: s.accounts["vision"].__setitem__(0, 9999), "somebody else changed the limit"),
         (lambda s: s.config.update(PriorityDecayHalfLife="7-00:00:00"), "decay: Slurm halves"),
+        (lambda s: s.config.update(SLURM_VERSION="24.11.5"), "requeues: if a job that had ended"),
         (lambda s: s.config.update(PriorityUsageResetPeriod="MONTHLY"), "forgets what it counted"),
         (lambda s: s.parents.update(genomics="vision"), "child accounts: Slurm also counts genom"),
         (lambda s: s.factors.update(normal="0.500000"), "usage factor: .* QOS normal"),
