@@ -5,15 +5,12 @@ OpenID Connect Core and Discovery 1.0, with PKCE (RFC 7636) and the issuer in an
 
 from __future__ import annotations
 
-import http.client
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 from authlib.common.urls import add_params_to_uri
@@ -31,7 +28,8 @@ from slurmkit_accounting.portal.id_token import (
     parse_keys,
 )
 from slurmkit_accounting.portal.identity import LoginRefused
-from slurmkit_accounting.portal.settings import OidcSection, is_https_or_loopback
+from slurmkit_accounting.portal.settings import OidcSection
+from slurmkit_accounting.remote.https import ask, is_https_or_loopback
 
 METADATA_SECONDS = 3600  # for which the discovery document is cached
 KEYS_SECONDS = 600  # for which keys are cached: so long, a withdrawn key is still accepted
@@ -302,34 +300,14 @@ class OpenIdProvider:
 
     def _ask(self, url: str, body: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Return status and body of an answer; a redirect is not followed."""
-        parts = urlsplit(url)
-        host, timeout = parts.hostname or "", self._section.timeout
-        connection = (
-            http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=self._trusted)
-            if parts.scheme == "https"
-            else http.client.HTTPConnection(host, parts.port, timeout=timeout)
-        )
-        path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-        # The timeout is for each part of an answer; one that comes byte by byte has an end, too.
-        end = threading.Timer(timeout, _break_off, (connection,))
-        end.daemon = True
-        end.start()
         try:
-            with closing(connection):
-                connection.request("GET" if body is None else "POST", path, body, dict(headers))
-                answer = connection.getresponse()
-                text = answer.read(_MOST_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            why = str(error) or type(error).__name__
-            raise ProviderFailed(f"{url} does not answer: {why}") from error
-        finally:
-            end.cancel()
-        if len(text) > _MOST_BYTES:
-            raise ProviderFailed(f"{url} answers with more than {_MOST_BYTES} bytes")
-        return answer.status, text
-
-
-def _break_off(connection: http.client.HTTPConnection) -> None:
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+            return ask(
+                url,
+                headers,
+                body=body,
+                timeout=self._section.timeout,
+                trusted=self._trusted,
+                most=_MOST_BYTES,
+            )
+        except OSError as error:
+            raise ProviderFailed(str(error)) from error

@@ -11,6 +11,7 @@ import msgspec
 
 from slurmkit.errors import BadConfig
 from slurmkit_accounting.config import LdapSection, ServerTimeout
+from slurmkit_accounting.remote.https import is_https_or_loopback, is_loopback
 from slurmkit_accounting.remote.protocol import UNIX
 
 LoginWay: TypeAlias = Literal["ldap", "header", "oidc"]
@@ -147,7 +148,7 @@ def check_portal_section(
             f"[ledger.portal] logout_url is {section.logout_url!r}; write https://… or a path of"
             " this host"
         )
-    if not (section.on_socket or _is_loopback(_host(section.listen))):
+    if not (section.on_socket or is_loopback(_host(section.listen))):
         raise BadConfig(
             "[ledger.portal] listen is reached from other hosts, and the pages speak no TLS"
             " themselves: passwords would go in clear; listen on 127.0.0.1 or a socket, behind a"
@@ -186,7 +187,7 @@ def _check_url(section: PortalSection) -> None:
         host, _ = url.hostname or "", url.port
     except ValueError:
         url, host = urlsplit(""), ""
-    plain = url.scheme == "http" and _is_loopback(host)
+    plain = url.scheme == "http" and is_loopback(host)
     more = url.path.strip("/") or url.query or url.fragment or "@" in url.netloc
     if not host or not (plain or url.scheme == "https") or more:
         raise BadConfig(
@@ -241,27 +242,5 @@ def _check_oidc(section: PortalSection, oidc: OidcSection) -> None:
         )
 
 
-def is_https_or_loopback(text: str) -> bool:
-    """Return whether a URL is `https`, or `http` to this host; without user and fragment."""
-    try:
-        url = urlsplit(text)
-        host, _ = url.hostname or "", url.port
-    except ValueError:
-        return False
-    plain = url.scheme == "http" and _is_loopback(host)
-    readable = text.isascii() and text.isprintable() and " " not in text
-    more = "#" in text or "@" in url.netloc
-    return bool(host and readable and (plain or url.scheme == "https") and not more)
-
-
 def _host(listen: str) -> str:
     return listen.rpartition(":")[0].strip("[]")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -560,7 +560,7 @@ def test_an_answer_that_comes_byte_by_byte_has_an_end() -> None:
         threading.Thread(target=drip, daemon=True).start()
         provider = OpenIdProvider(section, "secret", "https://gpu.example.org")
         begun = time.monotonic()
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderFailed, match="no whole answer within 1 s"):
             provider.metadata()
         assert time.monotonic() - begun < PATIENCE
 
