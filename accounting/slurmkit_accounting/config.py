@@ -187,6 +187,27 @@ class WebhookSection(msgspec.Struct, frozen=True, kw_only=True):
     timeout: ServerTimeout = 30
 
 
+class ColdfrontSection(msgspec.Struct, frozen=True, kw_only=True):
+    """`[coldfront]`: the ColdFront that allocations are read from.
+
+    Attributes:
+        url: `https://...` of its first page; its certificate is verified.
+        token_file: file with the token of a user of ColdFront who may see all allocations, not
+            readable by others.
+        ca_file: PEM file of the CA that signed the server's certificate; empty for the system's.
+        hours: the attribute of an allocation that has its hours, and gets its usage.
+        unit: `gpu` or `billing`: what these hours are.
+        timeout: seconds to wait for an answer.
+    """
+
+    url: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    hours: str = "Accelerator Usage (Hours)"
+    unit: Literal["gpu", "billing"] = "gpu"
+    timeout: ServerTimeout = 30
+
+
 class NotifySection(msgspec.Struct, frozen=True, kw_only=True):
     """`[notify]`: how notices are sent, and to whom.
 

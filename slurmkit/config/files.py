@@ -48,6 +48,7 @@ SECTIONS = {
     "gpu_use": "slurmkit_accounting.config:GpuUseSection",
     "reclaim.*": "slurmkit_accounting.reclaim.policy:ReclaimPolicy",
     "allocation": "slurmkit_accounting.config:AllocationSection",
+    "coldfront": "slurmkit_accounting.config:ColdfrontSection",
     "project.*": "slurmkit_accounting.config:ProjectSection",
     "ldap": "slurmkit_accounting.config:LdapSection",
     "mail": "slurmkit_accounting.config:MailSection",

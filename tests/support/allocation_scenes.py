@@ -19,6 +19,7 @@ from slurmkit_accounting.allocations.balance import (
 )
 from slurmkit_accounting.allocations.budgets_file import ImportedBudget
 from slurmkit_accounting.allocations.changes import Posted
+from slurmkit_accounting.allocations.coldfront import ColdfrontGrants, Step
 from slurmkit_accounting.allocations.limits import WantedLimit
 from slurmkit_accounting.allocations.model import Allocation, Entry, Holder
 
@@ -62,7 +63,7 @@ def _limits() -> LimitPlan:
 def _scene(name: str, function: str, value: Callable[[], Any], *words: str) -> None:
     def made(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
         opened = contextlib.nullcontext
-        patch.setattr("slurmkit_accounting.cli.allocation._open_to_change", opened)
+        patch.setattr("slurmkit_accounting.cli.allocation.open_to_change", opened)
         patch.setattr("slurmkit_accounting.read.ledger", opened)
         for module in ("allocation", "balance"):
             used = f"slurmkit_accounting.cli.{module}.{function}"
@@ -70,6 +71,18 @@ def _scene(name: str, function: str, value: Callable[[], Any], *words: str) -> N
         return words
 
     SCENES[name] = made
+
+
+def _coldfront(patch: pytest.MonkeyPatch, folder: Path) -> Sequence[str]:
+    step = Step(
+        number=2, project="QGP", kind="grant", holder=Holder("account", "vision"), amount_ms=1
+    )
+    module = "slurmkit_accounting.cli.coldfront"
+    patch.setattr("slurmkit_accounting.read.ledger", contextlib.nullcontext)
+    patch.setattr(f"{module}.read_coldfront", lambda _: [])
+    patch.setattr(f"{module}.coldfront_grants", lambda _: ColdfrontGrants((), None))
+    patch.setattr(f"{module}.plan_steps", lambda *_, **_more: [step])
+    return ("--dry-run",)
 
 
 _WHY = ("--why", "call 3")
@@ -82,6 +95,7 @@ _scene("allocation transfer", "transfer_allocation", _posted, "3", "4", "1", *_W
 _scene("allocation refund", "refund_job", _posted, "12", *_WHY)
 _scene("allocation expire", "expire_allocation", _posted, "3", *_WHY)
 _scene("allocation import", "import_budgets", lambda: [ImportedBudget(None, _posted())])
+SCENES["allocation coldfront pull"] = _coldfront
 _scene(
     "allocation history",
     "allocation_history",

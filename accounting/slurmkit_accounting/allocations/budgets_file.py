@@ -9,7 +9,7 @@ import msgspec
 
 from slurmkit.errors import BadConfig, BadInput
 from slurmkit_accounting.allocations.amounts import HOUR_MS, format_hours, plain_hours
-from slurmkit_accounting.allocations.changes import Posted, Posting, import_budget
+from slurmkit_accounting.allocations.changes import Posted, Posting, grant_once
 from slurmkit_accounting.calendar import find_zone
 from slurmkit_accounting.remote.served import AnyLedger
 from slurmkit_accounting.reports.budget import Budget, budgets_path, load_budgets, read_budgets
@@ -64,7 +64,7 @@ def _import(ledger: AnyLedger, budget: Budget, name: str, *, known: bool) -> Imp
     )
     whose = f"the budget of {budget.pi} from {budget.begin} to {budget.end}"
     try:
-        posted = import_budget(ledger, budget.pi, amount, begin, finish, posting)
+        posted = grant_once(ledger, "pi", budget.pi, amount, begin, posting, finish=finish)
     except BadInput as error:
         return ImportedBudget(budget, None, f"{whose} was not granted: {error}", lacks=True)
     (granted,) = posted.allocations

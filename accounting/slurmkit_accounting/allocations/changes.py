@@ -139,28 +139,32 @@ def grant_allocation(
 
 
 @changes_remote
-def import_budget(
+def grant_once(
     ledger: Ledger,
-    pi: str,
+    holder_kind: HolderKind,
+    holder: str,
     amount_ms: int,
     begin: int,
-    finish: int,
     posting: Posting,
     *,
+    finish: int | None = None,
+    unit: Unit = "gpu",
     uid: int = -1,
     scope: Scope = EVERYTHING,
 ) -> Posted:
-    """Grant a budget of `budgets.toml` to its PI, unless it was imported before.
+    """Grant what another program or file grants, unless that was done before. See there.
 
-    Who imported it before, and from which file, makes no difference. See `grant_allocation`.
+    It is known by its identity alone: who entered it before, and how much, makes no difference.
 
     Args:
-        ledger: as in `grant_allocation`, like `amount_ms`, `uid` and `scope`.
-        pi: user name.
-        amount_ms: see above; not compared with what was granted before.
-        begin: epoch seconds.
-        finish: epoch seconds at which it ends.
-        posting: why, and the name of the budget.
+        ledger: as in `grant_allocation`, like all others.
+        holder_kind: see above.
+        holder: see above.
+        amount_ms: see above.
+        begin: see above.
+        posting: why, and the name that the grant has there.
+        finish: see above.
+        unit: see above.
         uid: see above.
         scope: see above.
 
@@ -171,12 +175,12 @@ def import_budget(
     with _Change(ledger, posting, uid, scope) as change:
         if before := change.entered_before():
             return before
-        whose = make_holder("pi", pi)
+        whose = make_holder(holder_kind, holder)
         _check_amount(amount_ms)
         _check_span(begin, finish)
         if posting.known:
             check_known(change.connection, whose)
-        return change.grant(whose, "gpu", amount_ms, (begin, finish))
+        return change.grant(whose, unit, amount_ms, (begin, finish))
 
 
 @changes_remote

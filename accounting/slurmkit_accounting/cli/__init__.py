@@ -5,6 +5,7 @@ SQLAlchemy and LDAP are imported when a command runs, so that `--help` and Tab a
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from slurmkit.errors import BadInput
 
 if TYPE_CHECKING:
     from slurmkit_accounting.ledger.database import Ledger
+    from slurmkit_accounting.remote.served import AnyLedger
 
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
 
@@ -72,6 +74,23 @@ def show_progress(doing: str) -> Iterator[Callable[[int, int], None]]:
 def open_for_reading(db: str | None) -> AbstractContextManager[Ledger]:
     """Open the ledger that a command reads; see `slurmkit_accounting.ledger.database`."""
     return _open(db, writing=False)
+
+
+@contextmanager
+def open_to_change(db: str | None) -> Iterator[AnyLedger]:
+    """Open the named ledger for writing; without a name the site's, through its service.
+
+    It must be there, with the schema of this release: nothing is made or migrated here.
+    """
+    from slurmkit_accounting.remote.client import configured_remote
+
+    if not (db or os.environ.get("SLURMKIT_DB")) and (remote := configured_remote()):
+        yield remote
+        return
+    with open_for_reading(db):
+        pass
+    with open_for_writing(db) as ledger:
+        yield ledger
 
 
 def open_for_writing(db: str | None) -> AbstractContextManager[Ledger]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +33,7 @@ from slurmkit_accounting.allocations.changes import (
 from slurmkit_accounting.allocations.limits import is_explained
 from slurmkit_accounting.allocations.moves import DoneMove, find_moves, move_jobs
 from slurmkit_accounting.calendar import find_zone, host_zone_or_utc
-from slurmkit_accounting.cli import db_option, open_for_reading, open_for_writing
+from slurmkit_accounting.cli import db_option, open_to_change
 from slurmkit_accounting.cli.array_ids import to_slurm_ids
 from slurmkit_accounting.cli.balance import (
     choose_holder,
@@ -45,8 +43,8 @@ from slurmkit_accounting.cli.balance import (
     holder_options,
     print_balances_as_json,
 )
+from slurmkit_accounting.cli.coldfront import coldfront_group
 from slurmkit_accounting.config import AllocationSection
-from slurmkit_accounting.remote.client import configured_remote
 
 if TYPE_CHECKING:
     from slurmkit.slurm.commands import SlurmCommands
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from slurmkit_accounting.allocations.changes import Posted
     from slurmkit_accounting.allocations.limits import WantedLimit
     from slurmkit_accounting.allocations.model import Allocation, Entry
-    from slurmkit_accounting.remote.served import AnyLedger
 
 
 @click.group("allocation")
@@ -73,6 +70,9 @@ def allocation_group() -> None:
       slurmkit allocation show
       slurmkit allocation apply --dry-run
     """
+
+
+allocation_group.add_command(coldfront_group)
 
 
 def _posting_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,18 +95,6 @@ def _posting(asked: dict[str, Any]) -> Posting:
     identity = asked["reference"] or secrets.token_hex(16)
     known = not asked.get("new", True)
     return Posting(why=asked["why"], identity=identity, again=asked["again"], known=known)
-
-
-@contextmanager
-def _open_to_change(db: str | None) -> Iterator[AnyLedger]:
-    """Open the named ledger for writing; without a name the site's, through its service."""
-    if not (db or os.environ.get("SLURMKIT_DB")) and (remote := configured_remote()):
-        yield remote
-        return
-    with open_for_reading(db):
-        pass  # it must be there, with the schema of this release: nothing is made or migrated here
-    with open_for_writing(db) as ledger:
-        yield ledger
 
 
 @allocation_group.command("grant")
@@ -151,7 +139,7 @@ def grant_command(
     zone = find_zone()
     today = format_day(_now())
     finish = None if asked["end"] is None else zone.epoch(asked["end"])
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         posted = grant_allocation(
             ledger,
             holder.kind,
@@ -184,7 +172,7 @@ def top_up_command(
     Example:
       slurmkit allocation top-up 3 200 --why "paper deadline"
     """
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         posted = top_up_allocation(ledger, allocation, parse_hours(hours), _posting(asked))
     _show_posted(posted, as_json)
 
@@ -223,7 +211,7 @@ def transfer_command(
       slurmkit allocation transfer 3 5 100 --why "joint project"
       slurmkit allocation transfer 3 9 50 --carry-over --why "machine was down in December"
     """
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         posted = transfer_allocation(
             ledger,
             source,
@@ -266,7 +254,7 @@ def refund_command(
       slurmkit allocation refund 4711 --why "node c3 died"
       slurmkit allocation refund 4711_2 --hours 3.5 --why "half of it was lost"
     """
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         posted = refund_job(
             ledger,
             str(to_slurm_ids(job_id)),
@@ -296,7 +284,7 @@ def expire_command(
       slurmkit allocation expire 3 --at 2027-07-01 --why "PI leaves"
     """
     finish = None if at is None else find_zone().epoch(at)
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         posted = expire_allocation(ledger, allocation, _posting(asked), finish=finish)
     _show_posted(posted, as_json)
 
@@ -432,7 +420,7 @@ def import_command(
     Example:
       slurmkit allocation import /etc/slurmkit/budgets.toml
     """
-    with _open_to_change(db) as ledger:
+    with open_to_change(db) as ledger:
         done = import_budgets(ledger, file, known=not new)
     fresh = [one.posted for one in done if one.posted and not one.posted.repeated]
     known = sum(one.posted is not None and one.posted.repeated for one in done)
@@ -488,7 +476,7 @@ def apply_command(
     """
     section = load_section("allocation", AllocationSection)
     slurm = commands.LocalSlurmCommands()
-    with read.ledger(db) if dry_run else _open_to_change(db) as ledger:
+    with read.ledger(db) if dry_run else open_to_change(db) as ledger:
         plan = make_plan(ledger, slurm, section, free)
         for remark in plan.remarks:
             click.echo(printable(remark), err=True)

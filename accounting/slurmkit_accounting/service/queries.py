@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import slurmkit_accounting.allocations.apply
 import slurmkit_accounting.allocations.balance
 import slurmkit_accounting.allocations.changes
+import slurmkit_accounting.allocations.coldfront
 import slurmkit_accounting.benchmarks.store
 import slurmkit_accounting.notify.mail_settings
 import slurmkit_accounting.read

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text("utf-8")
 # What prints text for people or shells alone, or asks questions.
 WITHOUT_JSON = {
+    "allocation coldfront usage",  # it is a script
     "clusters trust",
     "code",
     "completion",
