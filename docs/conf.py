@@ -35,6 +35,7 @@ html_theme = "furo"
 html_title = f"slurmkit {version}"
 html_static_path = ["site"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/site/scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 
