@@ -57,9 +57,9 @@ def command_of(scene: str) -> str:
     return max((name for name in COMMANDS if f"{scene} ".startswith(f"{name} ")), key=len)
 
 
-def row_of_page(schema: str) -> str:
-    (line,) = [line for line in PAGE.splitlines() if f"`{schema}`" in line and line[0] == "|"]
-    return line
+def section_of_page(schema: str) -> str:
+    (section,) = [part for part in re.split(r"^#+ ", PAGE, flags=re.M) if f"`{schema}`" in part]
+    return section
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_every_command_prints_json_or_says_why_not(name: str) -> None:
     assert name in {command_of(scene) for scene in SCENES}
     for schema in option.schemas:
         assert re.fullmatch(r"slurmkit(\.[a-z]+)+/1", schema)
-        assert f"`{name}" in row_of_page(schema)
+        assert f"`{name}" in section_of_page(schema)
 
 
 def test_each_schema_is_that_of_one_command() -> None:
@@ -120,7 +120,7 @@ def test_the_shape_is_that_of_the_page(printed: Any, scene: str) -> None:
     assert found["schema"] in option.schemas
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["taken"])
     assert isinstance(found["rows"], list)
-    page = row_of_page(found["schema"])
+    page = section_of_page(found["schema"])
     keys = {key for row in found["rows"] for key in row} | set(list(found)[3:])
     if "the columns of the report" in page:
         keys = set(list(found)[3:])
