@@ -1,7 +1,9 @@
 // How the search orders its hits; see html_search_scorer in Sphinx's manual.
 // Sections come before whole pages, guides before reference, both before pages for developers.
-const REFERENCE = ["commands", "configuration", "columns", "json", "python"];
-const DEVELOPERS = ["architecture", "benchmarks", "CHANGELOG", "CONTRIBUTING", "AGENTS", "README"];
+const REFERENCE = ["commands", "configuration", "columns", "python"];
+const DEVELOPERS = [
+  "architecture", "benchmarks", "json", "CHANGELOG", "CONTRIBUTING", "AGENTS", "README",
+];
 
 var Scorer = {
   score: ([page, , anchor, , score, , kind]) => {

@@ -38,7 +38,7 @@ _LOOK = "see why it failed, correct that, then release it: slurmkit release JOB"
 _OLD = "this old reason names no limit; ask your administrator, or see: slurmkit fairshare"
 _PARTITION = "choose another partition: slurmkit update JOB --partition=NAME"
 
-_TEXT_BY_NAME: dict[str, ReasonText] = {
+TEXT_BY_NAME: dict[str, ReasonText] = {
     "None": ReasonText("the scheduler has not looked at it yet", TIME, "ask again in a minute"),
     "Prolog": ReasonText("its nodes are being prepared: the prolog runs", TIME, _WAIT),
     "Priority": ReasonText("jobs of higher priority wait for the same resources", TIME, _WAIT),
@@ -261,8 +261,8 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
             r"uid \d+ not in group permitted to use this partition \((.*)",
             ReasonText("its user is in none of its partition's groups ({}", EITHER, _PARTITION),
         ),
-        (r"Reservation (.*) was deleted", _TEXT_BY_NAME["ReservationDeleted"]),
-        (r"Reservation (.*) is invalid", _TEXT_BY_NAME["ReservationInvalid"]),
+        (r"Reservation (.*) was deleted", TEXT_BY_NAME["ReservationDeleted"]),
+        (r"Reservation (.*) is invalid", TEXT_BY_NAME["ReservationInvalid"]),
         (
             r"License request '(.*)' is no longer valid, holding job",
             ReasonText(
@@ -289,7 +289,7 @@ def may_be_planned(reason: str) -> bool:
 
 def is_known_reason(reason: str) -> bool:
     """Return whether `reason` is a name that we know."""
-    return reason in _TEXT_BY_NAME or parse_limit_reason(reason) is not None
+    return reason in TEXT_BY_NAME or parse_limit_reason(reason) is not None
 
 
 def reason_name(reason: str) -> str:
@@ -310,8 +310,8 @@ def explain_reason(reason: str, job_id: str) -> ReasonText:
 
 
 def _find_text(reason: str) -> ReasonText:
-    if reason in _TEXT_BY_NAME:
-        return _TEXT_BY_NAME[reason]
+    if reason in TEXT_BY_NAME:
+        return TEXT_BY_NAME[reason]
     for pattern, words in _TEXT_BY_PATTERN:
         if match := pattern.fullmatch(reason):
             return ReasonText(words.meaning.format(*match.groups()), words.who, words.advice)

@@ -32,7 +32,7 @@ def test_every_reason_has_words(name: str) -> None:
 
 
 def test_no_words_are_kept_for_a_reason_that_no_release_has() -> None:
-    assert sorted(set(pending_reasons._TEXT_BY_NAME) - set(NAMES)) == []
+    assert sorted(set(pending_reasons.TEXT_BY_NAME) - set(NAMES)) == []
 
 
 def test_no_two_limits_are_said_alike() -> None:

@@ -159,14 +159,15 @@ def test_commands_are_found_and_wrong_ones_not_taken() -> None:
             taken(line.split())
 
 
-def test_the_page_of_commands_is_that_of_help() -> None:
-    spec = importlib.util.spec_from_file_location("commands_page", ROOT / "docs" / "commands.py")
+@pytest.mark.parametrize("name", ["commands", "reasons"])
+def test_a_page_made_from_the_code_is_up_to_date(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"{name}_page", ROOT / "docs" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    written = (ROOT / "docs" / "commands.md").read_text("utf-8")
-    assert written == module.page(), "make it anew: .venv/bin/python docs/commands.py"
+    written = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+    assert written == module.page(), f"make it anew: .venv/bin/python docs/{name}.py"
 
 
 @pytest.mark.parametrize(

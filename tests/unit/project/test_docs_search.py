@@ -20,7 +20,13 @@ _FIRST = {
     "MPI": "docs/multi-node#mpi",
     "jupyter": "docs/notebook",
     "seff": "docs/coming-from#seff",
-    "fair share": "docs/cluster#fair-share",
+    "fairshare": "docs/cluster",
+    "pending": "docs/why",
+    "free gpus": "docs/cluster#free-gpus",
+    "VS Code": "docs/editors",
+    "out of memory": "docs/why#out-of-memory",
+    "interactive shell": "docs/from-sbatch",
+    "QOSMaxJobsPerUserLimit": "docs/reasons",
     "2FA": "docs/from-my-laptop",
 }
 
