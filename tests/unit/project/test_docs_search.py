@@ -25,7 +25,7 @@ _FIRST = {
     "free gpus": "docs/cluster#free-gpus",
     "VS Code": "docs/editors",
     "out of memory": "docs/why#out-of-memory",
-    "interactive shell": "docs/from-sbatch",
+    "interactive shell": "docs/from-sbatch#an-interactive-shell",
     "QOSMaxJobsPerUserLimit": "docs/reasons",
     "2FA": "docs/from-my-laptop",
 }
