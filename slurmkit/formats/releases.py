@@ -21,6 +21,10 @@ EXIT_CODES_WHOLE_SINCE = (25, 11)
 # src/common/slurm_opt.c.
 CPUS_WITH_TASKS_PER_GPU_FAIL = (23, 11), (25, 5, 1)
 
+# The end of a job that had ended stays in slurmdbd when the job is requeued then; before, sacct
+# says that it ran until the requeue. Seen with 22.05.8 and 24.11.5, and not any more with 26.05.5.
+ENDS_KEPT_SINCE = (26, 5)
+
 
 def format_release(release: tuple[int, ...]) -> str:
     """Return a release as Slurm writes it: `24.05` for (24, 5, 3)."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 from sqlalchemy import select
 
-from slurmkit.config.files import load_section, read_secret_file
+from slurmkit.config.files import read_secret_file
 from slurmkit.errors import BadConfig, BadInput, NotAllowed, ServiceError
 from slurmkit_accounting.allocations.amounts import (
     HOUR_MS,
@@ -160,14 +160,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def read_coldfront(section: ColdfrontSection | None = None) -> list[ColdfrontAllocation]:
+def read_coldfront(section: ColdfrontSection) -> list[ColdfrontAllocation]:
     """Read all allocations that the user of the token may see, by id.
 
     Raises:
         BadConfig: for a URL or token that cannot be used.
         ServiceError: when ColdFront does not answer, or not as its API does.
     """
-    section = load_section("coldfront", ColdfrontSection) if section is None else section
     client = _Client(section)
     rows = client.read("allocations/?allocation_attributes=true", tuple[_AllocationRow, ...])
     projects = client.read("projects/?allocations=true", tuple[_ProjectRow, ...])
@@ -297,8 +296,8 @@ def plan_steps(
     turns: dict[int, list[ColdfrontGrant]] = defaultdict(list)
     for grant in known.rows:
         turns[grant.number].append(grant)
+    read_at = math.inf if old_ledger else known.last_ingest or 0
     for one in found:
-        read_at = math.inf if old_ledger else known.last_ingest or 0
         scene = _Scene(turns.pop(one.number, []), read_at, today, unit)
         step = _step(one, scene)
         if step is not None:

@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
+from slurmkit.formats.releases import ENDS_KEPT_SINCE, format_release
 from slurmkit_accounting.allocations.balance import Balance
 from slurmkit_accounting.allocations.model import Holder
 from slurmkit_accounting.allocations.site import TRES, Counter, SlurmSite, TargetKind
 from slurmkit_accounting.config import AllocationSection
 
-# Of a job that had ended and was requeued, Slurm 22.05.8 and 24.11.5 overwrite the end in
-# slurmdbd; 26.05.5 keeps it.
-_KEEPS_ENDS = "26.05"
 # Seconds for which an apply may have run: it read the balances before it noted the time.
 _APPLY_SECONDS = 3600
 
@@ -156,7 +154,7 @@ def _counted_otherwise(
         but = f" but those of QOS {free}" if free else ""
         yield f"other QOS: Slurm counts only jobs of QOS {name}, the ledger all jobs{but}"
     release = site.config.get("SLURM_VERSION", "")
-    if "" < release < _KEEPS_ENDS:
+    if "" < release < format_release(ENDS_KEPT_SINCE):
         yield (
             f"requeues: if a job that had ended is requeued, sacct of Slurm {release} may say that"
             " it ran until then; Slurm's counter does not have that time"

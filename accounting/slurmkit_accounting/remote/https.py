@@ -66,6 +66,7 @@ def ask(
     )
     path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
     # The timeout is for each part of an answer; one that comes byte by byte has an end, too.
+    late_words = f"{url} gives no whole answer within {timeout:g} s"
     too_late = threading.Event()
     end = threading.Timer(timeout, _break_off, (connection, too_late))
     end.daemon = True
@@ -77,12 +78,12 @@ def ask(
             text = answer.read(most + 1)
     except (OSError, http.client.HTTPException) as error:
         if too_late.is_set():
-            raise OSError(f"{url} gives no whole answer within {timeout:g} s") from error
+            raise OSError(late_words) from error
         raise OSError(f"{url} does not answer: {str(error) or type(error).__name__}") from error
     finally:
         end.cancel()
     if too_late.is_set():  # the rest of a body that was cut off is not missed by http.client
-        raise OSError(f"{url} gives no whole answer within {timeout:g} s")
+        raise OSError(late_words)
     if len(text) > most:
         raise OSError(f"{url} answers with more than {most} bytes")
     return answer.status, text
