@@ -28,6 +28,10 @@ _FIRST = {
     "interactive shell": "docs/from-sbatch#an-interactive-shell",
     "QOSMaxJobsPerUserLimit": "docs/reasons",
     "2FA": "docs/from-my-laptop",
+    "ddp": "docs/multi-node",
+    "quota": "docs/allocations",
+    "dask": "docs/executor#what-a-map-becomes",
+    "no space left on device": "docs/containers",
 }
 
 
