@@ -28,6 +28,7 @@ _WAITING = (
     "slurmkit: waiting for the end of a batch script on standard input, as sbatch does without a"
     " script; to start a command: slurmkit submit -- COMMAND"
 )
+_SCRIPT_ENDINGS = frozenset((".sh", ".bash", ".sbatch", ".slurm"))
 _OTHER_SOURCES = ("command", "script", "job_file", "wrap")
 
 
@@ -62,7 +63,10 @@ def take_batch_script(options: dict[str, Any], *, is_marked: bool) -> tuple[Find
         options["script"] = _read_standard_input()
         return (_note("the batch script is read from standard input"),)
     words = () if is_marked or options["script"] or options.get("wrap") else options["command"]
-    if not words or (path := _find_script(words[0])) is None:
+    if not words:
+        return ()
+    if (path := _find_script(words[0])) is None:
+        _refuse_mistaken_file(words)
         return ()
     if (options.get("sweep") or options.get("points")) and any("{" in w for w in words[1:]):
         return ()  # slurmkit fills {NAME} in for a command only
@@ -126,6 +130,24 @@ def _find_script(word: str) -> Path | None:
     if not head.startswith(b"#!") or (on_path and b"\n#SBATCH" not in head):
         return None
     return path
+
+
+def _refuse_mistaken_file(words: tuple[str, ...]) -> None:
+    """Refuse a word that by its ending was meant as a file and cannot be what was meant."""
+    word, ending = printable(words[0]), Path(words[0]).suffix
+    if ending == ".toml" and _is_file(Path(words[0])):
+        raise BadInput(f"{word} is no batch script; a job file: slurmkit submit --job-file {word}")
+    if ending not in _SCRIPT_ENDINGS or shutil.which(words[0]):
+        return
+    program = printable(shlex.join(words))
+    if not _is_file(Path(words[0])):
+        raise BadInput(
+            f"there is no file {word} here; if it is a program on the nodes: -- {program}"
+        )
+    if not _read_head(Path(words[0])).startswith(b"#!"):
+        raise BadInput(
+            f"{word} has no first line with #!, so it is no batch script; write #!/bin/bash there"
+        )
 
 
 def _is_file(path: Path) -> bool:

@@ -117,8 +117,9 @@ def format_key_values(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     room = terminal_columns() - size - 2 if sys.stdout.isatty() else 0
     for name, value in pairs:
         shown = printable(value)
+        is_command = shown.startswith(" ") and not shown.startswith("  ")
         fits = room < _NARROWEST_WRAPPED or shown.startswith(" ") or len(shown) <= room
-        lines = [shown] if fits else _wrap(shown, room)
+        lines = [shown[is_command:]] if fits else _wrap(shown, room)
         for at, line in enumerate(lines):
             yield f"{'' if at else name:{size}}  {line}"
 

@@ -110,11 +110,7 @@ def find_alternatives(
 
 def why_not_sought(slurm: SlurmCommands, job: QueueRow) -> str:
     """Return why no changes are sought for a pending job; empty if they are."""
-    try:
-        own = current_user(slurm) == job.user
-    except BadInput:
-        own = False
-    if not own:
+    if not is_own(slurm, job):
         return f"only the job's own user, {job.user}, is offered changes to start sooner"
     if job.reason.startswith(_NOT_FOR_ROOM):
         return (
@@ -122,6 +118,14 @@ def why_not_sought(slurm: SlurmCommands, job: QueueRow) -> str:
             + pending_reasons.explain_reason(job.reason, "").meaning
         )
     return ""
+
+
+def is_own(slurm: SlurmCommands, job: QueueRow) -> bool:
+    """Return whether a job is of the user who asks."""
+    try:
+        return current_user(slurm) == job.user
+    except BadInput:
+        return False
 
 
 def _why_not_estimated(snapshot: PendingSnapshot) -> str:

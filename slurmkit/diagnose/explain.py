@@ -12,6 +12,7 @@ from slurmkit.diagnose import blockers, details
 from slurmkit.diagnose.alternatives import (
     FoundAlternatives,
     find_alternatives,
+    is_own,
     why_not_sought,
 )
 from slurmkit.diagnose.blockers import parse_priority, rank_in_partition, read_priority
@@ -26,6 +27,7 @@ from slurmkit.formats import display
 from slurmkit.formats.job_ids import check_job_id, group_by_id, whole_id
 from slurmkit.jobs import pending_reasons
 from slurmkit.jobs.accounting_records import read_runs
+from slurmkit.jobs.pending_reasons import ReasonText
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.state.queue_rows import QueueRow
 
@@ -154,6 +156,13 @@ def _ended(cluster: JobCluster, job_id: str) -> Explanation:
     )
 
 
+def _who(cluster: JobCluster, row: QueueRow, reason: ReasonText) -> str:
+    """Return who can act; of somebody else's job, it is that user who is `you` in the texts."""
+    if not reason.who.startswith(pending_reasons.YOU) or is_own(cluster.slurm, row):
+        return reason.who
+    return f"its user ({row.user}){reason.who.removeprefix(pending_reasons.YOU)}"
+
+
 def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Explanation:
     slurm = cluster.slurm
     sought = alternatives and not why_not_sought(slurm, row)
@@ -181,7 +190,7 @@ def _waiting(cluster: JobCluster, row: QueueRow, *, alternatives: bool) -> Expla
     waiting = WaitExplanation(
         reason=row.reason,
         meaning=reason.meaning,
-        who=reason.who,
+        who=_who(cluster, row, reason),
         advice=reason.advice,
         details=(*facts.details, *_runs_before(cluster, snapshot)),
         blockers=facts.blockers[:_SHOWN],

@@ -26,7 +26,9 @@ from slurmkit.state.queue_rows import QueueRow
 _SCRIPT = "#!/bin/sh\ntrue\n"
 
 Pairs = tuple[tuple[str, str], ...]
-# For each sbatch option, its name in `scontrol update`.
+# For each sbatch option, its name in `scontrol update`. Not those of GPUs: sbatch has written them
+# into the job's environment (SLURM_GPUS_PER_NODE), no update changes that, and every srun of the
+# job would ask for the old GPUs: "Invalid generic resource (gres) specification".
 _UPDATES = {
     "partition": "Partition",
     "time": "TimeLimit",
@@ -36,14 +38,11 @@ _UPDATES = {
     "nodes": "NumNodes",
     "mem": "MinMemoryNode",
     "mem-per-cpu": "MinMemoryCPU",
-    "gpus-per-node": "TresPerNode",
-    "gpus": "TresPerJob",
 }
 _NO_OPTIONS = "/^[[:space:]]*[^#[:space:]]/,$!{/^#SBATCH/d}"
 _SLURMKIT_OPTIONS = {"partition", "time", "qos"}
-_SIZE_OPTIONS = {"nodes", "gpus-per-node", "gpus"}
-# Slurm 22.05 keeps the old GPUs in the amounts it accounts, and the old number of tasks.
-_SIZE_UPDATES_SINCE = (24, 11)
+# Slurm 22.05 keeps the old number of tasks.
+_NODE_UPDATES_SINCE = (24, 11)
 
 
 def rebuild_spec(snapshot: PendingSnapshot) -> JobSpec | None:
@@ -149,9 +148,7 @@ def change_command(snapshot: PendingSnapshot, spec: JobSpec, pairs: Pairs) -> st
     if in_place and names <= _SLURMKIT_OPTIONS:
         options = [f"--{name}={value}" for name, value in pairs]
         return shlex.join(["slurmkit", "update", _update_id(snapshot.job.job_id), *options])
-    if in_place and (
-        not names & _SIZE_OPTIONS or snapshot.capabilities.release >= _SIZE_UPDATES_SINCE
-    ):
+    if in_place and ("nodes" not in names or snapshot.capabilities.release >= _NODE_UPDATES_SINCE):
         return scontrol_update(snapshot.job.job_id, pairs)
     return resubmit_command(snapshot, with_options(spec, pairs))
 
@@ -169,8 +166,6 @@ def _update_id(job_id: str) -> str:
 
 
 def _update_value(name: str, value: str) -> str:
-    if name in ("gpus-per-node", "gpus"):
-        return f"gres/gpu:{value}"
     return str(parse_memory_mib(value)) if name.startswith("mem") else value
 
 

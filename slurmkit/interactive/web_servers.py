@@ -20,6 +20,7 @@ import msgspec
 
 from slurmkit.config.paths import CODE_SERVERS_FOLDER, NOTEBOOKS_FOLDER, state_folder
 from slurmkit.errors import BadConfig, NoSuchJob, SlurmkitError
+from slurmkit.formats.display import printable
 from slurmkit.jobs.job import Job
 from slurmkit.jobs.lookup import read_queued_ids
 from slurmkit.jobs.waiting import wait_until_ready, why_by_reason
@@ -225,7 +226,7 @@ JUPYTER = ServerKind(
     title="Jupyter",
     noun="notebook",
     server="notebook server",
-    programs=("jupyter-lab", "jupyter-server", "jupyter-notebook"),
+    programs=("jupyter-lab", "jupyter-notebook", "jupyter-server"),
     config=_JUPYTER_CONFIG,
     token_in_url=True,
     lines="""
@@ -391,8 +392,18 @@ def wait_for_server(
     )
     if server is None:
         words = job.outcome().words
-        raise SlurmkitError(f"no {kind.noun}: job {job.id} {words}; see: slurmkit log {job.id}")
+        raise SlurmkitError(
+            f"no {kind.noun}: job {job.id} {words}{_last_line(job)}; see: slurmkit log {job.id}"
+        )
     return server
+
+
+def _last_line(job: Job) -> str:
+    """Return the last line of a job's log, which often says why it ended."""
+    with suppress(SlurmkitError):
+        if said := job.log(lines=1).text().strip():
+            return f": {printable(said)}"
+    return ""
 
 
 def answers_http(server: WebServer) -> bool:

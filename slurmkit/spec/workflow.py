@@ -198,6 +198,11 @@ def load_workflow(path: Path, folder: Path | None = None) -> Workflow:
 
 def _parse_workflow(table: Table, path: Path, folder: Path) -> Workflow:
     for key in table:
+        if key == "command":
+            raise BadInput(
+                "no key 'command'; for a workflow it is in [jobs.NAME]; for one job:"
+                f" slurmkit submit --job-file {path}"
+            )
         if key not in _KEYS:
             raise BadInput(
                 f"no key {key!r}; {did_you_mean(key, list(_KEYS))}; a job is [jobs.{key}]"

@@ -256,17 +256,19 @@ def test_what_is_offered_starts_sooner(jobs: Jobs, waiting: dict[str, str], reas
     before = told["start"]["at"] if told["start"] else None
     for each in offered:
         # Each is tried on a job of its own, in the place of the one that waits.
-        job_id = jobs.submit(user, options, instead=job_id)
+        job_id = jobs.submit(user, options, "srun sleep 3000", instead=job_id)
         job_id = jobs.change(job_id, each["command"].replace(waiting[reason], job_id))
         _starts_sooner(jobs, job_id, each["start"], before)
     jobs.cancel(job_id)
 
 
 def _starts_sooner(jobs: Jobs, job_id: str, said: int, before: int | None) -> None:
-    """At once where that was said; else backfill, too, plans it for sooner."""
+    """At once where that was said, and its srun runs; else backfill, too, plans it for sooner."""
     if said < time.time() + 60:
         started = int(jobs.until(job_id, {"RUNNING"})[2])
         assert before is None or started < before
+        steps = ("squeue", "-h", "--steps", "--jobs", job_id, "-o", "%i")
+        wait_for(lambda: f"{job_id}.0" in jobs.lab.run(*steps, check=False).stdout)
         return
     wait_for(lambda: jobs.squeue(job_id)[job_id][2], lambda start: _is_before(start, before))
 

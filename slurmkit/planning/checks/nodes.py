@@ -97,6 +97,21 @@ def whole_nodes_of_parts(request: Request) -> Iterator[Finding]:
     yield error("parts-on-whole-nodes", message, source, (("exclusive", ""),) if asked else ())
 
 
+def mixed_gpu_types(request: Request) -> Iterator[Finding]:
+    """Warn of several nodes that may get different types of GPUs, since none was named."""
+    gpus = request.spec.gpus
+    if gpus is None or gpus.type or gpus.is_part or request.nodes < 2:
+        return
+    held = [gres for node in request.fitting for gres in node.gres if gres.name == "gpu"]
+    types = sorted({gres.type for gres in held if gres.type})
+    if len(types) > 1:
+        message = (
+            f"the nodes may get different GPUs: partition {request.partition.name} has"
+            f" {', '.join(types)}; name a type, e.g. {types[0]}:{gpus.count}"
+        )
+        yield warning("gpu-types-mixed", message, f"nodes of partition {request.partition.name}")
+
+
 def _holding(nodes: Sequence[Node], needs: Tres) -> list[Node]:
     """Return the nodes that have all of these amounts; equal node shapes are judged once."""
     kinds = {_shape(node): node for node in nodes}

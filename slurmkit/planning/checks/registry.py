@@ -37,6 +37,7 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     nodes.preferred_features,
     nodes.node_shapes,
     nodes.whole_nodes_of_parts,
+    nodes.mixed_gpu_types,
     nodes.tasks_of_sockets,
     nodes.overcommitted_cpus,
     nodes.whole_node_memory,

@@ -277,5 +277,5 @@ slurmkit_back_off() { # a run that was short waits the longer, the more there we
     return 0
   slurmkit_answer=`trap '' TERM && # of the requeue
     exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1` ||
-    slurmkit_say "its next start could not be put off: $slurmkit_answer"
+    slurmkit_say "its next start could not be put off: ${slurmkit_answer:-Slurm ended this run first}"
 }

@@ -92,6 +92,22 @@ def test_only_a_shell_script_gets_arguments(capsys: pytest.CaptureFixture[str]) 
     assert "job.py is no shell script, so it gets no arguments" in capsys.readouterr().err
 
 
+def test_a_file_that_is_not_there_or_no_script_is_no_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """sbatch refuses these; a job that fails later is worth less."""
+    write("train.toml", "command = ['true']\n")
+    write("bare.sh", "hostname\n")
+    for word, says in (
+        ("nofile.sh", "there is no file nofile.sh here; if it is a program on the nodes: -- nofile.sh"),
+        ("train.toml", "a job file: slurmkit submit --job-file train.toml"),
+        ("bare.sh", "bare.sh has no first line with #!"),
+    ):
+        assert run_to_exit_code(cli, ["plan", "--time", "1", word]) == 2
+        assert says in capsys.readouterr().err
+    assert run_to_exit_code(cli, ["plan", "--time", "1", "--", "nofile.sh"]) == 0
+
+
 def test_after_two_dashes_a_script_is_a_program(planned: Any) -> None:
     """`-- program args` stays the way to start a program."""
     write("run.sh", PLAIN, 0o755)

@@ -342,18 +342,19 @@ def test_only_the_options_of_the_script_itself_are_taken_out() -> None:
 
 def test_amounts_are_said_as_scontrol_wants_them() -> None:
     made = lab.scene(lab.row("5"))
-    said = command(made, ("gpus-per-node", "h100:2"), ("mem", "8G"), ("partition", "x"))
-    assert said == (
-        "scontrol update JobId=5 TresPerNode=gres/gpu:h100:2 MinMemoryNode=8192 Partition=x"
-    )
+    said = command(made, ("mem", "8G"), ("partition", "x"))
+    assert said == "scontrol update JobId=5 MinMemoryNode=8192 Partition=x"
 
 
-def test_old_releases_get_gpus_and_nodes_anew_with_all_options() -> None:
-    """22.05 keeps accounting the old ones."""
+def test_the_job_is_submitted_anew_for_other_gpus_and_on_old_releases_nodes() -> None:
+    """srun would ask for the old GPUs; 22.05 keeps the old number of tasks."""
+    assert "sbatch" not in command(lab.scene(lab.row("5")), ("nodes", "2"))
+    assert "sbatch" in command(lab.scene(lab.row("5")), ("gpus-per-node", "h100:2"))
     job = lab.row("5", name="my job; rm -rf ~", comment="a 'b'", job_id="5_[1-3]")
     old = lab.capabilities(release=(22, 5, 8))
     made = lab.scene(job, capabilities=old, asked=lab.asked(gpus=Gpus(2, "a100"), error="/e"))
     assert command(made, ("time", "10")) == "slurmkit update 5 --time=10"
+    assert "sbatch" in command(made, ("nodes", "2"))
     said = command(made, ("gpus-per-node", "h100:2"))
     fetch, submit, cancel = said.split(" && ")  # nothing is lost where a step fails
     assert fetch.startswith("scontrol write batch_script 5 - | sed '")

@@ -341,6 +341,9 @@ def test_plans_are_not_read_for_a_job_of_somebody_else(monkeypatch: pytest.Monke
     assert seen == [False]
     assert waiting is not None
     assert waiting.no_alternatives.startswith("only the job's own user, alice,")
+    held = explain._waiting(cluster, lab.row("5", reason="JobHeldUser"), alternatives=False).waiting
+    assert held is not None
+    assert held.who == "its user (alice) or an administrator"
 
 
 def test_minutes_that_are_used_up_come_back_as_usage_decays() -> None:

@@ -484,8 +484,8 @@ def test_show_tells_the_password_of_code_server(
     assert run_to_exit_code(module.code_server_group, ["show", "12"]) == 0
     shown = capsys.readouterr().out
     assert f"http://127.0.0.1:{answering}/\n" in shown
-    assert "Password   secret\n" in shown
-    assert "End        slurmkit code-server stop 12\n" in shown
+    assert "Password  secret\n" in shown
+    assert "End       slurmkit code-server stop 12\n" in shown
     assert run_to_exit_code(module.code_server_group, ["show", "12", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["password"], row["url"]) == ("secret", f"http://127.0.0.1:{answering}/")

@@ -56,6 +56,14 @@ def test_what_no_node_has(spec: dict[str, Any], code: str, says: str, fix: str) 
         assert not [f for f in fixed(asked, finding) if f.severity == "error"]
 
 
+def test_several_nodes_may_have_different_gpus_where_no_type_is_named() -> None:
+    finding = findings(nodes=2, gpus=Gpus(2))["gpu-types-mixed"]
+    assert "partition gpu has a100, h100; name a type, e.g. a100:2" in finding.message
+    assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(2, "a100"))
+    assert "gpu-types-mixed" not in findings(nodes=1, gpus=Gpus(2))
+    assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(2), nodelist="c[1-2]")
+
+
 def test_gpus_that_no_node_left_has() -> None:
     """No node at all was no finding, so the partition `fits`."""
     finding = findings(gpus=Gpus(1, "h100"), exclude="c3")["node-shape"]
