@@ -88,12 +88,37 @@ def test_gpus_that_do_nothing(lab: PortalLab, monkeypatch: pytest.MonkeyPatch) -
         (idle, steady(NOW - 3600, 3600, busy=0, watts=60)),
     )
     page = lab.browser("vogel").get("/idle").text
-    assert "1 of 2 GPUs that are measured; 0 unknown" in words_of(page)
+    said = "2 GPUs that are measured: 1 idle, 1 at work, 0 held for less than 30 minutes, 0 not"
+    assert said in words_of(page)
     assert [row[4] for row in tables_of(page)[0][1:]] == ["yes", "no"]
     assert "/job/4?cluster=lab" in links_of(page)
     assert "No GPU of a running job" in words_of(lab.browser("garcia").get("/idle").text)
     lab.views.wait_until_written()
     assert "vogel lists of runs" in words_of(lab.browser("alice").get("/account").text)
+
+
+def test_a_gpu_that_was_just_taken_is_not_idle(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: NOW + 5.0))
+    begins = (NOW - 600, NOW - 7200)
+    state = {"state": "RUNNING", "last_seen": BEGIN * 2}
+    write_books(ledger, [run("alice", at, None, gpus=A100, **state) for at in begins])
+    quiet = {"busy": 0, "watts": 60}
+    store_running(
+        ledger,
+        (use_of(start=begins[0], job=1), steady(NOW - 600, 600, **quiet)),
+        # Of this one, the last ten minutes alone are known.
+        (
+            use_of(start=begins[1], job=2, gpu=GpuName("GPU-2", "", 1)),
+            steady(NOW - 600, 600, **quiet),
+        ),
+    )
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        page = lab.browser("vogel").get("/idle").text
+    assert {row[0]: row[4] for row in tables_of(page)[0][1:]} == {"1": "no", "2": "?"}
+    said = "0 idle, 0 at work, 1 held for less than 30 minutes, 1 not measured long enough"
+    assert said in words_of(page)
 
 
 def test_benchmarks_have_a_page(lab: PortalLab) -> None:
@@ -106,7 +131,17 @@ def test_benchmarks_have_a_page(lab: PortalLab) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/account", "/run/1", "/job/1", "/idle", "/statements", "/statements/2026-10"]
+    "path",
+    [
+        "/",
+        "/account",
+        "/allocations",
+        "/run/1",
+        "/job/1",
+        "/idle",
+        "/statements",
+        "/statements/2026-10",
+    ],
 )
 def test_every_page_says_zone_age_and_reader(lab: PortalLab, path: str) -> None:
     words = words_of(lab.browser("vogel").get(path).text)
