@@ -20,6 +20,7 @@ import pytest
 from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 from portal_lab import (
     COOKIE,
     HOST,
@@ -47,6 +48,8 @@ from slurmkit_accounting.render.format import format_value
 from slurmkit_accounting.service.queries import QueryAnswerer
 from sqlalchemy import delete, insert, text, update
 from waiting import PATIENCE, wait_until
+
+from slurmkit.formats.display import printable
 
 HOUR = 3600
 A100, H100 = {"a100": 2}, {"h100": 4}
@@ -118,7 +121,8 @@ def test_each_sees_their_own_and_no_page_names_another(lab: PortalLab, user: str
     browser = lab.browser(user)
     others = set(PEOPLE) - VISIBLE[user] - {user}
     paths = [
-        "/", "/account", f"/report/usage?by=user&{WINDOW}", f"/report/usage?by=pi&{WINDOW}",
+        "/", "/account", "/allocations",
+        f"/report/usage?by=user&{WINDOW}", f"/report/usage?by=pi&{WINDOW}",
         f"/report/efficiency?{WINDOW}", f"/report/wait?by=user&{WINDOW}", "/report/budget",
         "/report/capacity", f"/report/explain?{WINDOW}", "/report/nodes", "/report/reclaimed",
         *(f"/run/{row}" for row in range(1, 9)), *(f"/job/{job}" for job in range(1, 9)),
@@ -273,6 +277,15 @@ def test_home_of_a_pi_asks_about_what_was_lost(lab: PortalLab) -> None:
     assert column(runs, "GPU\u2011hours") == ["10.00"]
 
 
+def test_home_of_a_pi_says_that_nothing_is_worth_asking(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [run("alice", BEGIN + DAY, BEGIN + DAY + HOUR, gpus=A100)])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        words = {user: words_of(lab.browser(user).get("/").text) for user in ("vogel", "alice")}
+    said = "Worth asking about Nothing. Here stands who lost at least 1 GPU-hour and 10 % of their"
+    assert said in words["vogel"]
+    assert "Nothing. Here stands" not in words["alice"]
+
+
 def test_home_of_a_researcher_is_about_them(lab: PortalLab) -> None:
     page = lab.browser("alice").get("/").text
     words = words_of(page)
@@ -327,7 +340,7 @@ def test_a_deputy_sees_what_the_pi_sees_until_a_day(lab: PortalLab) -> None:
     assert sent.status_code == 303
     assert set(column(bob.get(link).text, "user")) == {"bob", "alice", "vogel"}
     assert "and those of vogel, whose deputy you are" in words_of(bob.get("/").text)
-    assert ["bob", "2026-11-21", "2026-11-23", "vogel"] in [
+    assert ["bob", "2026-11-21", "2026-11-22", "vogel"] in [
         row[:4] for row in tables_of(vogel.get("/account").text)[0]
     ]
     lab.now += 2 * DAY - 1
@@ -360,6 +373,24 @@ def test_deputies_that_cannot_be(lab: PortalLab, form: dict[str, str], words: st
     answer = lab.browser("vogel").send("/account/deputies", **form)
     assert answer.status_code == 400
     assert words.lower() in words_of(answer.text).lower()
+    assert answer.text.count('<p role="alert"') == 1
+    assert "<h1>Your account: vogel</h1>" in answer.text
+    for value in form.values():
+        assert f'value="{escape(printable(value))}"' in answer.text
+    assert "at most a year from today" in words_of(answer.text)
+    assert 'max="2027-11-21"' in answer.text
+    assert not any(line.startswith("deputy named") for line in lab.lines)
+
+
+def test_the_last_day_that_the_form_offers_is_possible(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        browser = lab.browser("vogel")
+        sent = browser.send("/account/deputies", user="garcia", until="2027-11-21")
+        assert sent.status_code == 303
+        assert "garcia 2026-11-21 2027-11-21 vogel" in words_of(browser.get("/account").text)
+        after = browser.send("/account/deputies", user="garcia", until="2027-11-22")
+        assert after.status_code == 400
 
 
 def test_a_deputy_with_an_impossible_number(lab: PortalLab) -> None:
@@ -614,7 +645,11 @@ def test_what_every_answer_carries(lab: PortalLab) -> None:
 
 @pytest.mark.parametrize("user", ["alice", "vogel", OPERATOR])
 def test_pages_need_nothing_from_elsewhere_and_no_scripts(lab: PortalLab, user: str) -> None:
-    for path in ("/", "/account", "/job/1", "/run/1", f"/report/usage?{WINDOW}", "/report/explain"):
+    paths = (
+        "/", "/account", "/allocations", "/job/1", "/run/1", f"/report/usage?{WINDOW}",
+        "/report/explain",
+    )  # fmt: skip
+    for path in paths:
         page = lab.browser(user).get(path).text
         for part in (
             "<script",
