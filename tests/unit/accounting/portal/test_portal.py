@@ -277,15 +277,6 @@ def test_home_of_a_pi_asks_about_what_was_lost(lab: PortalLab) -> None:
     assert column(runs, "GPU\u2011hours") == ["10.00"]
 
 
-def test_home_of_a_pi_says_that_nothing_is_worth_asking(ledger: Ledger, tmp_path: Path) -> None:
-    write_books(ledger, [run("alice", BEGIN + DAY, BEGIN + DAY + HOUR, gpus=A100)])
-    with writing(PortalLab(ledger, tmp_path)) as lab:
-        words = {user: words_of(lab.browser(user).get("/").text) for user in ("vogel", "alice")}
-    said = "Worth asking about Nothing. Here stands who lost at least 1 GPU-hour and 10 % of their"
-    assert said in words["vogel"]
-    assert "Nothing. Here stands" not in words["alice"]
-
-
 def test_home_of_a_researcher_is_about_them(lab: PortalLab) -> None:
     page = lab.browser("alice").get("/").text
     words = words_of(page)
@@ -380,17 +371,6 @@ def test_deputies_that_cannot_be(lab: PortalLab, form: dict[str, str], words: st
     assert "at most a year from today" in words_of(answer.text)
     assert 'max="2027-11-21"' in answer.text
     assert not any(line.startswith("deputy named") for line in lab.lines)
-
-
-def test_the_last_day_that_the_form_offers_is_possible(ledger: Ledger, tmp_path: Path) -> None:
-    write_books(ledger, [])
-    with writing(PortalLab(ledger, tmp_path)) as lab:
-        browser = lab.browser("vogel")
-        sent = browser.send("/account/deputies", user="garcia", until="2027-11-21")
-        assert sent.status_code == 303
-        assert "garcia 2026-11-21 2027-11-21 vogel" in words_of(browser.get("/account").text)
-        after = browser.send("/account/deputies", user="garcia", until="2027-11-22")
-        assert after.status_code == 400
 
 
 def test_a_deputy_with_an_impossible_number(lab: PortalLab) -> None:

@@ -156,3 +156,23 @@ def test_a_job_has_its_window_and_prices(lab: PortalLab) -> None:
     words = words_of(lab.browser("vogel").get("/job/1").text)
     assert "window: 1970-01-02" in words
     assert "prices: " in words
+
+
+def test_home_of_a_pi_says_that_nothing_is_worth_asking(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [run("alice", BEGIN + DAY, BEGIN + DAY + HOUR, gpus=A100)])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        words = {user: words_of(lab.browser(user).get("/").text) for user in ("vogel", "alice")}
+    said = "Worth asking about Nothing. Here stands who lost at least 1 GPU-hour and 10 % of their"
+    assert said in words["vogel"]
+    assert "Nothing. Here stands" not in words["alice"]
+
+
+def test_the_last_day_that_the_form_offers_is_possible(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        browser = lab.browser("vogel")
+        sent = browser.send("/account/deputies", user="garcia", until="2027-11-21")
+        assert sent.status_code == 303
+        assert "garcia 2026-11-21 2027-11-21 vogel" in words_of(browser.get("/account").text)
+        after = browser.send("/account/deputies", user="garcia", until="2027-11-22")
+        assert after.status_code == 400
