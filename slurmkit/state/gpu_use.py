@@ -115,6 +115,7 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
         recent: at most 60 whole percents for a sparkline, oldest first; the last one ends at
             `last`. None: no sample.
         recent_step: seconds of each of `recent`.
+        start: epoch seconds at which the job started; None from a service of an older release.
     """
 
     cluster: str
@@ -136,6 +137,7 @@ class GpuUseNow(msgspec.Struct, frozen=True, kw_only=True):
     idle_since: float | None
     recent: tuple[int | None, ...]
     recent_step: int
+    start: int | None = None
 
     @property
     def idle_seconds(self) -> float | None:

@@ -14,7 +14,7 @@ import click
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.tables import Fit, print_table
 from slurmkit.config.files import load_section
-from slurmkit.errors import LedgerError, SlurmError
+from slurmkit.errors import BadInput, LedgerError, SlurmError
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
 from slurmkit_accounting import read
@@ -382,6 +382,11 @@ def history_command(
     holder = choose_holder(account, pi, project)
     with read.ledger(db) as ledger:
         found = allocation_history(ledger, allocation=allocation, holder=holder)
+    if allocation is not None and not found.rows:
+        raise BadInput(
+            f"there is no allocation {allocation}{f' of {holder}' if holder else ''} that you may"
+            " see; list them with: slurmkit allocation show --all"
+        )
     entries = [(entry, one) for one in found.rows for entry in one.entries]
     entries.sort(key=lambda pair: pair[0].id)
     if as_json:

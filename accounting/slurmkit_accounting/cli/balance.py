@@ -18,7 +18,8 @@ from slurmkit_accounting import read
 from slurmkit_accounting.allocations.amounts import UNIT_NAMES, format_hours, to_hours
 from slurmkit_accounting.allocations.balance import balances
 from slurmkit_accounting.allocations.model import make_holder
-from slurmkit_accounting.calendar import day_of, host_zone_or_utc
+from slurmkit_accounting.allocations.words import day_words, range_words, remarks, share_words
+from slurmkit_accounting.calendar import host_zone_or_utc
 from slurmkit_accounting.cli import db_option
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ def explain_absence(holder: Holder | None, *, everything: bool) -> None:
     if holder is not None:
         words = f"{holder} has no allocation in force that you may see"
     elif everything:
-        words = "there is no allocation in force that you may see"
+        words = (
+            "there is no allocation in force that you may see, so only Slurm's own limits apply;"
+            " ask your administrators if you need one"
+        )
     else:
         words = "none of your accounts has an allocation in force; others: slurmkit balance --all"
     click.echo(printable(words), err=True)
@@ -152,10 +156,11 @@ def _print_balances(found: Balances) -> None:
         "HOLDER", "UNIT", "GRANTED", "USED", "RUNNING", "MAY_USE", "LEFT", "LEFT%", "YOURS",
         "ENDS", "RUNS_OUT",
     )  # fmt: skip
+    here = host_zone_or_utc()
     rows = [
         (str(one.holder), one.unit, format_hours(one.granted_ms), format_hours(one.used_ms),
-         format_hours(one.running_ms), _may_use(one), format_hours(one.left_ms), _share(one),
-         format_hours(one.mine_ms), format_day(one.finish), format_range(one))
+         format_hours(one.running_ms), _may_use(one), format_hours(one.left_ms), share_words(one),
+         format_hours(one.mine_ms), format_day(one.finish), range_words(one, here))
         for one in found.rows
     ]  # fmt: skip
     fit = Fit(("ENDS", "UNIT"), ("RUNS_OUT",), least=("YOURS", "RUNNING", "MAY_USE", "LEFT%"))
@@ -194,23 +199,9 @@ def _may_use(one: Balance) -> str:
     return f"{amount}+?" if one.without_limit else amount
 
 
-def _share(one: Balance) -> str:
-    return f"{one.left_ms * 100 // one.granted_ms}%" if one.granted_ms > 0 else "?"
-
-
 def format_day(epoch: int | None, none: str = "open") -> str:
     """Write a day in this host's time zone."""
-    return none if epoch is None else day_of(epoch, host_zone_or_utc()).isoformat()
-
-
-def format_range(one: Balance) -> str:
-    """Write when a balance runs out: `2026-12-01 to 2027-02-10, middle 2026-12-20`."""
-    if one.left_ms <= 0:
-        return "used up"
-    if one.pace is None:
-        return "? (less than four weeks of use)"
-    ends = [format_day(at, "never") for at in (one.pace.earliest, one.pace.latest)]
-    return f"{ends[0]} to {ends[1]}, middle {format_day(one.pace.middle, 'never')}"
+    return day_words(epoch, host_zone_or_utc(), none)
 
 
 def _print_users(rows: Iterable[Balance]) -> None:
@@ -237,22 +228,12 @@ def print_remarks(found: Balances) -> None:
 
 def _remarks(rows: Iterable[Balance]) -> Iterator[str]:
     for one in rows:
-        yield from (f"{one.holder}: {note}" for note in one.notes)
         if one.without_limit:
             yield (
                 f"{one.holder}: {one.without_limit} jobs have no known time limit, so MAY_USE is"
                 " open"
             )
-        if one.outside_ms:
-            yield (
-                f"{one.holder}: {format_hours(one.outside_ms)} hours were used while no allocation"
-                " was in force, and are charged to none"
-            )
-        if one.pace:
-            per_day = format_hours(one.pace.per_day_ms)
-            yield f"{one.holder}: {per_day} hours a day in the last {one.pace.days} days"
-        if one.finish and one.pace and (one.pace.earliest or one.finish + 1) > one.finish:
-            yield f"{one.holder}: something will probably be left on {format_day(one.finish)}"
+        yield from remarks(one, host_zone_or_utc())
 
 
 def print_balances_as_json(found: Balances, as_json: JsonOutput) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -259,9 +260,9 @@ def show_report(report: Report, form: OutputFormat) -> None:
         sys.stdout.buffer.write(_render(report, form))
     else:
         _write_file(form.output, _render(report, form))
+    if not report.rows and (form.output or form.name in {"table", "csv"}):
+        _print_no_match(report.meta.filters)
     if form.name in {"table", "csv"}:
-        if not report.rows and report.meta.filters:
-            _print_no_match(report.meta.filters)
         for line in footer_lines(report.meta, brief=not form.notes):
             print_wrapped("", line, indent=2, err=True)
         if form.name == "table" and report.rows and (more := list(_more(report, form))):
@@ -274,10 +275,28 @@ def _render(report: Report, form: OutputFormat) -> bytes:
 
 def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
     """Print that nothing matches the filters of a report, and how to see what would."""
+    if not filters:
+        return
     words = ", ".join(f"{name} {' or '.join(values)}" for name, values in filters.items())
-    known = ",".join(name for name in filters if name != "benchmark")
-    hint = f"; to see the names of this window: slurmkit report usage --by {known}" if known else ""
+    known = ",".join(
+        name.replace("_", "-") for name in filters if name not in {"benchmark", "month"}
+    )
+    command = f"slurmkit report usage --by {known}{_window_asked()}"
+    hint = f"; to see the names of this window: {command}" if known else ""
     print_wrapped("", f"nothing matches {words}{hint}", indent=2, err=True)
+
+
+def _window_asked() -> str:
+    """Return the options of the window that the command was given."""
+    context = click.get_current_context(silent=True)
+    given = context.params if context else {}
+    options = {"begin": "from", "end": "to", "timezone": "timezone", "month": "month"}
+    parts = [
+        f" --{option} {shlex.quote(value)}"
+        for name, option in options.items()
+        for value in ([given[name]] if isinstance(given.get(name), str) else given.get(name) or ())
+    ]
+    return "".join(parts)
 
 
 def _print_table(report: Report, form: OutputFormat) -> None:

@@ -74,7 +74,7 @@ def name_deputy(
     """
     moment = _moment(now)
     if not moment < until <= moment + LONGEST_SECONDS:
-        raise BadInput("the end must be a day from tomorrow to a year from now")
+        raise BadInput("the last day must be from tomorrow to a year from now")
     if not user.isprintable():  # PostgreSQL takes no NUL
         raise BadInput(_NOBODY)
     query = (

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+from http import HTTPStatus
 
 from flask import Blueprint, abort, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
-from slurmkit.errors import BadInput
-from slurmkit_accounting.people.deputies import deputies_of, end_deputy, name_deputy
+from slurmkit.errors import BadConfig, BadInput
+from slurmkit_accounting.people.deputies import (
+    LONGEST_SECONDS,
+    deputies_of,
+    end_deputy,
+    name_deputy,
+)
 from slurmkit_accounting.portal.context import lines_about, portal, reader
 from slurmkit_accounting.portal.identity import LoginRefused, account_of_name
 from slurmkit_accounting.portal.view_log import PortalView, subject_of, views_of
 
 pages = Blueprint("account", __name__)
+_DAY = 86400  # seconds
 _PAGES = {
     "runs": "lists of runs",
     "job": "a job",
@@ -26,7 +33,12 @@ _PAGES = {
 @pages.get("/account")
 def page() -> str:
     """Show what the reader may see, and who may and did look at their runs."""
-    who = reader()
+    return _page()
+
+
+def _page(wrong: str = "", user: str = "", until: str = "") -> str:
+    """Return the page; after a deputy that cannot be named with what is wrong, and the form."""
+    who, today = reader(), _today()
     with g.ledger.transaction() as connection:
         person = who.account.person_id
         deputies = () if person is None else deputies_of(connection, person, portal().now)
@@ -38,26 +50,38 @@ def page() -> str:
         views=views,
         pages=_PAGES,
         day=lambda epoch: dt.datetime.fromtimestamp(epoch, portal().zone.rules).date(),
-        tomorrow=_today() + dt.timedelta(days=1),
+        tomorrow=today + dt.timedelta(days=1),
+        last=today + dt.timedelta(days=LONGEST_SECONDS // _DAY - 1),
+        wrong=wrong,
+        given={"user": user, "until": until},
         about=lines_about("window: all deputies and views that the ledger still has"),
     )
 
 
 @pages.post("/account/deputies")
-def add_deputy() -> AnyResponse:
-    """Name a deputy until the end of a day."""
-    person = _own_person()
+def add_deputy() -> AnyResponse | tuple[str, int]:
+    """Name a deputy until the end of a day; show the form again if that is not possible."""
+    person, account = _own_person(), reader().account
+    user, until = (request.form.get(name, "").strip() for name in ("user", "until"))
     try:
-        until = dt.date.fromisoformat(request.form.get("until", ""))
-        after = until + dt.timedelta(days=1)
-    except (OverflowError, ValueError) as error:
-        raise BadInput("the end must be a day, as YYYY-MM-DD") from error
-    end = portal().zone.epoch(after.isoformat())
-    user, account = request.form.get("user", "").strip(), reader().account
-    with portal().open_to_change() as ledger, ledger.transaction() as connection:
-        name_deputy(connection, person, user, end, named_by=account.user, now=portal().now)
+        end = _end_of_day(until)
+        with portal().open_to_change() as ledger, ledger.transaction() as connection:
+            name_deputy(connection, person, user, end, named_by=account.user, now=portal().now)
+    except BadConfig:
+        raise
+    except BadInput as error:
+        return _page(str(error), user, until), HTTPStatus.BAD_REQUEST.value
     portal().log("deputy named", user=account.user, deputy=user, until=until)
     return redirect(url_for("account.page"), 303)
+
+
+def _end_of_day(text: str) -> int:
+    """Return the end of a day in epoch seconds."""
+    try:
+        after = dt.date.fromisoformat(text) + dt.timedelta(days=1)
+    except (OverflowError, ValueError) as error:
+        raise BadInput("the last day must be a day, as YYYY-MM-DD") from error
+    return portal().zone.epoch(after.isoformat())
 
 
 @pages.post("/account/deputies/<int:number>/end")

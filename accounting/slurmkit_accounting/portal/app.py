@@ -23,6 +23,7 @@ from slurmkit.formats.display import printable
 from slurmkit_accounting.ledger.database import reading_once
 from slurmkit_accounting.portal import (
     account_pages,
+    allocation_pages,
     home,
     idle_pages,
     login,
@@ -84,6 +85,7 @@ def portal_application(parts: Portal) -> Flask:
         report_pages.pages,
         run_pages.pages,
         account_pages.pages,
+        allocation_pages.pages,
         statement_pages.pages,
         idle_pages.pages,
     ):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from flask import Blueprint, g, render_template, request
+from flask import Blueprint, g, render_template, request, url_for
 from msgspec.structs import replace
 
 from slurmkit.errors import BadInput
@@ -70,11 +70,13 @@ def page() -> str:
         if runs is not None:
             note_owners(runs)
     budget = _budget(whose, now)
+    balances = [] if is_site else [*balance_tiles(who.ask(g.ledger, "balances"), zone)]
     efficiency = _report(replace(asked, name="efficiency", by=("user",)))
     links = {
         "running": _runs_link(asked, state=("RUNNING",)),
         "waiting": _runs_link(asked, more={"runs": WAITING}),
         "budget left": Asked("budget").link(),
+        **{tile.name: url_for("allocations.page") for tile in balances},
     }
     view = view_of(_without_own_name(this_month, role), replace(asked, by=(role.by,)), 12)
     return render_template(
@@ -85,7 +87,10 @@ def page() -> str:
         choices=choices,
         heading=whose.heading,
         month=f"{dt.date.fromisoformat(f'{month}-01'):%B %Y}",
-        tiles=[*report_page(this_month).tiles, *_tiles_of_now(role, running, waiting, budget)],
+        tiles=[
+            *report_page(this_month).tiles,
+            *_tiles_of_now(role, running, waiting, balances, budget),
+        ],
         tile_links=view.tiles | links,
         view=view,
         more=asked.link(by=(role.by,)),
@@ -103,6 +108,8 @@ def page() -> str:
         describe=describe_outcome,
         amount=format_amount,
         site=list(_site(asked)) if is_site else [],
+        least_hours=_LEAST_HOURS,
+        least_share=_LEAST_SHARE,
         efficiency_link=asked.link("efficiency", by=("user",)),
     )
 
@@ -165,7 +172,11 @@ def _without_own_name(report: Report, role: Role) -> Report:
 
 
 def _tiles_of_now(
-    role: Role, running: Report | None, waiting: Report | None, budget: Report
+    role: Role,
+    running: Report | None,
+    waiting: Report | None,
+    balances: Sequence[Tile],
+    budget: Report,
 ) -> Iterator[Tile]:
     """Yield what runs and waits, as of the last ingest, and what is left.
 
@@ -175,11 +186,8 @@ def _tiles_of_now(
         yield Tile("running", _gpus(running), f"in {_number(running)}")
     if waiting is not None and waiting.rows:
         yield Tile("waiting", _number(waiting), f"for {_gpus(waiting)}")
-    if role is OPERATOR:
-        return
-    balances = [*balance_tiles(reader().ask(g.ledger, "balances"), portal().zone)]
     yield from balances
-    if len(budget.rows) == 1 and not balances:
+    if len(budget.rows) == 1 and not balances and role is not OPERATOR:
         row = budget.rows[0]
         ends = str(row["runs_out"])
         note = ends if ends == "used up" else f"runs out on {ends}" if ends else "lasts to its end"

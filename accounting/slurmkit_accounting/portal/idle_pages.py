@@ -25,6 +25,11 @@ class IdleGpuRow(NamedTuple):
     gpu: GpuUseNow
     idle: bool | None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it did nothing, and its job has not held it for that long."""
+        return self.idle is False and (self.gpu.busiest or 0.0) < IDLE_BELOW
+
 
 @pages.get("/idle")
 def page() -> str:
@@ -38,9 +43,7 @@ def page() -> str:
         title="GPUs that do nothing now",
         gpus=shown,
         hidden=len(gpus) - len(shown),
-        idle=sum(one.idle is True for one in gpus),
-        unknown=sum(one.idle is None for one in gpus),
-        number=len(gpus),
+        numbers=_numbers(gpus),
         percent=IDLE_BELOW,
         minutes=_SECONDS // 60,
         about=lines_about(
@@ -52,13 +55,28 @@ def page() -> str:
 
 
 def _is_idle(gpu: GpuUseNow) -> bool | None:
-    """Return whether a GPU stayed below the bound; None if it was not measured all the time."""
+    """Return whether a GPU stayed below the bound; None if it was not measured all the time.
+
+    One that its job has not held for that long is not idle, as in `report idle`.
+    """
     if gpu.busiest is None:
         return None
-    if gpu.busiest >= IDLE_BELOW:
+    is_new = gpu.start is not None and gpu.last + gpu.age - gpu.start < _SECONDS
+    if gpu.busiest >= IDLE_BELOW or is_new:
         return False
     measured = None if gpu.since is None else gpu.last - gpu.since
     return True if measured is not None and measured + gpu.age >= _SECONDS * 0.95 else None
+
+
+def _numbers(gpus: list[IdleGpuRow]) -> list[tuple[str, int]]:
+    """Return how many GPUs do nothing, how many work, and of how many that is not known."""
+    new = sum(one.is_new for one in gpus)
+    return [
+        ("idle", sum(one.idle is True for one in gpus)),
+        ("at work", sum(one.idle is False for one in gpus) - new),
+        (f"held for less than {_SECONDS // 60} minutes", new),
+        ("not measured long enough", sum(one.idle is None for one in gpus)),
+    ]
 
 
 def _idle_first(one: IdleGpuRow) -> tuple[object, ...]:

@@ -123,10 +123,14 @@ def _run_remarks(meta: Meta, *, brief: bool) -> Iterator[str]:
 
 def _missing_data_lines(meta: Meta) -> Iterator[str]:
     if meta.missing_before:
-        yield (
-            f"the ledger begins at {meta.missing_before}, so earlier runs are missing; to read"
-            " them: slurmkit ledger ingest --since DATE"
+        # Only who may see everything is told of rejected lines, and only they may ingest.
+        how = (
+            "to have them, ask your administrators"
+            if meta.rejects is None
+            else "to read them: slurmkit ledger ingest --since DATE"
         )
+        begin = meta.missing_before
+        yield f"the ledger begins at {begin}, so earlier runs are missing; {how}"
     for cluster, begin, end in meta.gaps:
         yield f"gap: no jobs of {cluster} were read from {begin} to {end}"
     for name in meta.gpus_not_tracked:

@@ -48,13 +48,28 @@ def table_columns(report: Report, names: Sequence[str] = ()) -> list[Column]:
         return list(report.columns)
     for name in names:
         if name not in known:
-            raise BadInput(f"there is no column {name!r}; choose from {', '.join(known)}, or all")
+            raise BadInput(
+                f"there is no column {name!r}; choose from {', '.join(known)}, or all"
+                f"{_by_hint(report, name)}"
+            )
     # `correction` is always shown, so that rows of corrections do not look like other rows, and so
     # is how much of a column is known.
     keys = (*report.meta.by, "correction")
     completeness = {one.known_of: one.name for one in report.columns if one.known_of}
     chosen = chain.from_iterable((name, completeness.get(name, "")) for name in (*keys, *names))
     return [known[name] for name in dict.fromkeys(chosen) if name in known]
+
+
+def _by_hint(report: Report, name: str) -> str:
+    """Return how to get a column of names that the rows can be made by."""
+    from slurmkit_accounting.reports.dimensions import (  # noqa: PLC0415 - SQLAlchemy is slow
+        ALL_DIMENSIONS,
+        KEY_DIMENSIONS,
+    )
+
+    by = {"usage": ALL_DIMENSIONS, "efficiency": KEY_DIMENSIONS, "wait": KEY_DIMENSIONS}
+    offered = name in by.get(report.meta.report, ())
+    return f"; to have it, add --by {name.replace('_', '-')}" if offered else ""
 
 
 def main_columns(report: Report) -> list[Column]:

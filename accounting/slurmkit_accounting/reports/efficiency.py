@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
+from slurmkit.formats.display import format_number
 from slurmkit.formats.durations import format_duration
 from slurmkit.formats.memory import memory_option
 from slurmkit.state.gpu_metrics import IDLE_BELOW
@@ -260,11 +261,13 @@ def _sum_by_name(
 
 
 def _largest(hours: Mapping[str, float]) -> str:
-    """Name those with most hours: `alice 120.5, bob 30.1, 3 others 12.0`."""
+    """Name those with most hours: `alice 120.5, bob 30.12, 3 others <0.01`."""
     listed = list(hours.items())
     rest = listed[_MOST_IN_TEXT:]
     others = [(f"{len(rest)} others", sum(each for _, each in rest))] if rest else []
-    return ", ".join(f"{name} {each:,.1f}" for name, each in (*listed[:_MOST_IN_TEXT], *others))
+    return ", ".join(
+        f"{name} {format_number(each)}" for name, each in (*listed[:_MOST_IN_TEXT], *others)
+    )
 
 
 def _rank(row: Mapping[str, Any], names: Sequence[str]) -> tuple[object, ...]:

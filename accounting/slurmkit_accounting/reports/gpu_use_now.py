@@ -185,6 +185,7 @@ def _now(use: Any, run: Any, cluster: str, lately: UseLately, step: int, now: fl
         idle_since=lately.idle_since,
         recent=lately.recent,
         recent_step=step,
+        start=run.start,
     )
 
 

@@ -342,6 +342,13 @@ def test_without_an_allocation(command) -> None:
     code, out, err = command("balance")
     assert (code, out) == (0, "")
     assert "none of your accounts has an allocation" in err
+    code, out, err = command("balance", "--all")
+    assert (code, out) == (0, "")
+    assert "so only Slurm's own limits apply; ask your administrators if you need one" in err
+    code, out, err = command("allocation", "history", "3")
+    assert (code, out) == (2, "")
+    assert "there is no allocation 3 that you may see; list them with: slurmkit" in err
+    assert command("allocation", "history", "3", "--json")[0] == 2
     assert command("balance", "--account", "a", "--pi", "b")[0] == 2
     assert command("allocation", "grant", "1", "--why", "x")[0] == 2
 

@@ -6,11 +6,12 @@ import json
 import os
 import pwd
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from allocation_lab import ENDED_JOBS, NOW, grant, stopped_clock
-from portal_lab import PortalLab, writing
+from portal_lab import OPERATOR, PortalLab, links_of, tables_of, words_of, writing
 from report_books import BEGIN, DAY, write_books
 from slurmkit_accounting import read
 from slurmkit_accounting.allocations.balance import balances
@@ -147,6 +148,74 @@ def test_home_shows_it_to_members_only(file_ledger: Ledger, tmp_path) -> None:
     assert "account vision left" in pages["alice"]
     assert "used 30.00, 20.00 by you" in pages["alice"]
     assert "account vision" not in pages["bob"]
+    assert "/allocations" in links_of(pages["alice"])
+
+
+# --- the page of the portal -----------------------------------------------------------------------
+
+
+def pages_of(ledger: Ledger, folder: Path, *users: str) -> dict[str, str]:
+    with writing(PortalLab(ledger, folder)) as lab:
+        pages = {user: lab.browser(user).get("/allocations").text for user in users}
+        lab.views.wait_until_written()
+    return pages
+
+
+def test_the_page_shows_each_the_balances_that_they_may_see(
+    file_ledger: Ledger, tmp_path: Path
+) -> None:
+    write(file_ledger)
+    grant(file_ledger, finish=NOW + 3 * DAY)
+    grant(file_ledger, 5, holder_kind="pi", holder="garcia")
+    pages = pages_of(file_ledger, tmp_path, "alice", "vogel", "bob", OPERATOR)
+    tables = {user: tables_of(page) for user, page in pages.items()}
+    vision = [
+        "account vision", "GPU-hours", "100.00", "30.00", "0.00", "70.00", "70%", "20.00",
+        "2026-11-24",
+    ]  # fmt: skip
+    assert [row[:9] for row in tables["alice"][0][1:]] == [vision]
+    assert tables["alice"][1][1:] == [
+        ["alice", "20.00", "66.7%"], ["others, not shown to you", "10.00", "33.3%"],
+    ]  # fmt: skip
+    assert tables["alice"][0][1][9] == "? (less than four weeks of use)"
+    assert tables["vogel"][0][1][7] == "10.00"
+    assert tables["vogel"][1][1:] == [["alice", "20.00", "66.7%"], ["vogel", "10.00", "33.3%"]]
+    assert [row[0] for row in tables["bob"][0][1:]] == ["PI garcia"]
+    assert "vision" not in pages["bob"]
+    assert [row[0] for row in tables[OPERATOR][0][1:]] == ["account vision", "PI garcia"]
+    assert "charged to none" not in pages["alice"]
+
+
+def test_used_amounts_open_what_they_are_made_of(file_ledger: Ledger, tmp_path: Path) -> None:
+    write(file_ledger)
+    grant(file_ledger)
+    with writing(PortalLab(file_ledger, tmp_path)) as lab:
+        for user, shown in (("vogel", {"30.00", "10.00", "20.00"}), ("alice", {"20.00"})):
+            browser = lab.browser(user)
+            links = [one for one in links_of(browser.get("/allocations").text) if "account=" in one]
+            found = {
+                next(row[1] for row in tables_of(browser.get(link).text)[0] if row[0] == name)
+                for link in links
+                for name in [link.partition("user=")[2].partition("&")[0] or "total"]
+            }
+            assert found == shown
+        lab.views.wait_until_written()
+
+
+def test_who_has_no_allocation_is_told_whom_to_ask(
+    file_ledger: Ledger, tmp_path: Path, configure: Callable[[str], None]
+) -> None:
+    write(file_ledger)
+    pages = pages_of(file_ledger, tmp_path, "vogel", OPERATOR)
+    assert "You have no allocation." in words_of(pages["vogel"])
+    assert "ask your administrators" in words_of(pages["vogel"])
+    assert "slurmkit allocation grant" in words_of(pages[OPERATOR])
+    assert "/report/budget" not in links_of(pages["vogel"])
+    (tmp_path / "budgets.toml").write_text(BUDGETS)
+    configure(f'[ledger]\nbudgets = "{tmp_path}/budgets.toml"\n')
+    pages = pages_of(file_ledger, tmp_path / "again", "vogel", "alice")
+    assert "/report/budget" in links_of(pages["vogel"])
+    assert "/report/budget" not in links_of(pages["alice"])
 
 
 # --- the commands ---------------------------------------------------------------------------------

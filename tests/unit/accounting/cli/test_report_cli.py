@@ -78,7 +78,24 @@ def test_what_is_not_zero_stands_below_a_table_unasked(file_ledger, capsys):
 def test_columns_are_those_that_were_named(books, capsys):
     said = report(capsys, "usage", *NOVEMBER, "--columns", "gpu_hours_lost,jobs")
     assert said.out.splitlines()[0].split() == ["PI", "GPU_HOURS_LOST", "JOBS"]
-    assert "no column 'x'" in report(capsys, "usage", "--columns", "x", code=2).err
+    said = report(capsys, "usage", "--columns", "x", code=2).err
+    assert "no column 'x'" in said
+    assert said.endswith("or all\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["usage", "--columns", "user,gpu_hours"], "; to have it, add --by user\n"),
+        (["usage", "--columns", "gpu-type"], "; to have it, add --by gpu-type\n"),
+        (["usage", "--columns", "day"], "; to have it, add --by day\n"),
+        (["wait", "--columns", "user"], "; to have it, add --by user\n"),
+        (["wait", "--columns", "day"], "or all\n"),
+        (["explain", "--columns", "department"], "or all\n"),
+    ],
+)
+def test_a_column_of_names_is_had_with_by(books, capsys, words, hint):
+    assert report(capsys, *words, *NOVEMBER, code=2).err.endswith(hint)
 
 
 def test_a_table_says_what_it_does_not_show(books, capsys):
@@ -190,8 +207,20 @@ def test_a_filter_that_matches_nothing_is_named(books, capsys):
     assert "the ledger has no user 'alise'; did you mean 'alice'?" in near
     other = ["--from", "2026-01-01", "--to", "2026-02-01", "--user", "alice"]
     assert "the ledger has no" not in report(capsys, "usage", *other).err
-    assert "slurmkit report usage --by user,partition" in said.err
+    dates = " ".join(NOVEMBER)
+    assert f"slurmkit report usage --by user,partition {dates}\n" in said.err
     assert "nothing matches" not in report(capsys, "usage", *NOVEMBER, "--user", "bob").err
+
+
+@pytest.mark.parametrize("ending", ["html", "xlsx", "csv", "json"])
+def test_a_file_without_rows_is_named(books, capsys, tmp_path, ending):
+    output = ["--output", str(tmp_path / f"x.{ending}")]
+    said = report(capsys, "usage", "--month", "2026-11", "--gpu-type", "nosuch", *output).err
+    assert "nothing matches" in said
+    assert "slurmkit report usage --by gpu-type --month 2026-11\n" in said
+    only_month = report(capsys, "usage", "--month", "2025-01", *output).err
+    assert "nothing matches month 2025-01\n" in only_month
+    assert "nothing matches" not in report(capsys, "usage", *NOVEMBER, *output).err
 
 
 def test_nothing_to_show_hides_nothing(file_ledger, capsys):

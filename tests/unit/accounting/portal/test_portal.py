@@ -20,6 +20,7 @@ import pytest
 from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 from portal_lab import (
     COOKIE,
     HOST,
@@ -47,6 +48,8 @@ from slurmkit_accounting.render.format import format_value
 from slurmkit_accounting.service.queries import QueryAnswerer
 from sqlalchemy import delete, insert, text, update
 from waiting import PATIENCE, wait_until
+
+from slurmkit.formats.display import printable
 
 HOUR = 3600
 A100, H100 = {"a100": 2}, {"h100": 4}
@@ -118,7 +121,8 @@ def test_each_sees_their_own_and_no_page_names_another(lab: PortalLab, user: str
     browser = lab.browser(user)
     others = set(PEOPLE) - VISIBLE[user] - {user}
     paths = [
-        "/", "/account", f"/report/usage?by=user&{WINDOW}", f"/report/usage?by=pi&{WINDOW}",
+        "/", "/account", "/allocations",
+        f"/report/usage?by=user&{WINDOW}", f"/report/usage?by=pi&{WINDOW}",
         f"/report/efficiency?{WINDOW}", f"/report/wait?by=user&{WINDOW}", "/report/budget",
         "/report/capacity", f"/report/explain?{WINDOW}", "/report/nodes", "/report/reclaimed",
         *(f"/run/{row}" for row in range(1, 9)), *(f"/job/{job}" for job in range(1, 9)),
@@ -327,7 +331,7 @@ def test_a_deputy_sees_what_the_pi_sees_until_a_day(lab: PortalLab) -> None:
     assert sent.status_code == 303
     assert set(column(bob.get(link).text, "user")) == {"bob", "alice", "vogel"}
     assert "and those of vogel, whose deputy you are" in words_of(bob.get("/").text)
-    assert ["bob", "2026-11-21", "2026-11-23", "vogel"] in [
+    assert ["bob", "2026-11-21", "2026-11-22", "vogel"] in [
         row[:4] for row in tables_of(vogel.get("/account").text)[0]
     ]
     lab.now += 2 * DAY - 1
@@ -360,6 +364,13 @@ def test_deputies_that_cannot_be(lab: PortalLab, form: dict[str, str], words: st
     answer = lab.browser("vogel").send("/account/deputies", **form)
     assert answer.status_code == 400
     assert words.lower() in words_of(answer.text).lower()
+    assert answer.text.count('<p role="alert"') == 1
+    assert "<h1>Your account: vogel</h1>" in answer.text
+    for value in form.values():
+        assert f'value="{escape(printable(value))}"' in answer.text
+    assert "at most a year from today" in words_of(answer.text)
+    assert 'max="2027-11-21"' in answer.text
+    assert not any(line.startswith("deputy named") for line in lab.lines)
 
 
 def test_a_deputy_with_an_impossible_number(lab: PortalLab) -> None:
@@ -614,7 +625,11 @@ def test_what_every_answer_carries(lab: PortalLab) -> None:
 
 @pytest.mark.parametrize("user", ["alice", "vogel", OPERATOR])
 def test_pages_need_nothing_from_elsewhere_and_no_scripts(lab: PortalLab, user: str) -> None:
-    for path in ("/", "/account", "/job/1", "/run/1", f"/report/usage?{WINDOW}", "/report/explain"):
+    paths = (
+        "/", "/account", "/allocations", "/job/1", "/run/1", f"/report/usage?{WINDOW}",
+        "/report/explain",
+    )  # fmt: skip
+    for path in paths:
         page = lab.browser(user).get(path).text
         for part in (
             "<script",

@@ -88,12 +88,37 @@ def test_gpus_that_do_nothing(lab: PortalLab, monkeypatch: pytest.MonkeyPatch) -
         (idle, steady(NOW - 3600, 3600, busy=0, watts=60)),
     )
     page = lab.browser("vogel").get("/idle").text
-    assert "1 of 2 GPUs that are measured; 0 unknown" in words_of(page)
+    said = "2 GPUs that are measured: 1 idle, 1 at work, 0 held for less than 30 minutes, 0 not"
+    assert said in words_of(page)
     assert [row[4] for row in tables_of(page)[0][1:]] == ["yes", "no"]
     assert "/job/4?cluster=lab" in links_of(page)
     assert "No GPU of a running job" in words_of(lab.browser("garcia").get("/idle").text)
     lab.views.wait_until_written()
     assert "vogel lists of runs" in words_of(lab.browser("alice").get("/account").text)
+
+
+def test_a_gpu_that_was_just_taken_is_not_idle(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "time", SimpleNamespace(time=lambda: NOW + 5.0))
+    begins = (NOW - 600, NOW - 7200)
+    state = {"state": "RUNNING", "last_seen": BEGIN * 2}
+    write_books(ledger, [run("alice", at, None, gpus=A100, **state) for at in begins])
+    quiet = {"busy": 0, "watts": 60}
+    store_running(
+        ledger,
+        (use_of(start=begins[0], job=1), steady(NOW - 600, 600, **quiet)),
+        # Of this one, the last ten minutes alone are known.
+        (
+            use_of(start=begins[1], job=2, gpu=GpuName("GPU-2", "", 1)),
+            steady(NOW - 600, 600, **quiet),
+        ),
+    )
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        page = lab.browser("vogel").get("/idle").text
+    assert {row[0]: row[4] for row in tables_of(page)[0][1:]} == {"1": "no", "2": "?"}
+    said = "0 idle, 0 at work, 1 held for less than 30 minutes, 1 not measured long enough"
+    assert said in words_of(page)
 
 
 def test_benchmarks_have_a_page(lab: PortalLab) -> None:
@@ -106,7 +131,17 @@ def test_benchmarks_have_a_page(lab: PortalLab) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/account", "/run/1", "/job/1", "/idle", "/statements", "/statements/2026-10"]
+    "path",
+    [
+        "/",
+        "/account",
+        "/allocations",
+        "/run/1",
+        "/job/1",
+        "/idle",
+        "/statements",
+        "/statements/2026-10",
+    ],
 )
 def test_every_page_says_zone_age_and_reader(lab: PortalLab, path: str) -> None:
     words = words_of(lab.browser("vogel").get(path).text)
@@ -121,3 +156,23 @@ def test_a_job_has_its_window_and_prices(lab: PortalLab) -> None:
     words = words_of(lab.browser("vogel").get("/job/1").text)
     assert "window: 1970-01-02" in words
     assert "prices: " in words
+
+
+def test_home_of_a_pi_says_that_nothing_is_worth_asking(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [run("alice", BEGIN + DAY, BEGIN + DAY + HOUR, gpus=A100)])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        words = {user: words_of(lab.browser(user).get("/").text) for user in ("vogel", "alice")}
+    said = "Worth asking about Nothing. Here stands who lost at least 1 GPU-hour and 10 % of their"
+    assert said in words["vogel"]
+    assert "Nothing. Here stands" not in words["alice"]
+
+
+def test_the_last_day_that_the_form_offers_is_possible(ledger: Ledger, tmp_path: Path) -> None:
+    write_books(ledger, [])
+    with writing(PortalLab(ledger, tmp_path)) as lab:
+        browser = lab.browser("vogel")
+        sent = browser.send("/account/deputies", user="garcia", until="2027-11-21")
+        assert sent.status_code == 303
+        assert "garcia 2026-11-21 2027-11-21 vogel" in words_of(browser.get("/account").text)
+        after = browser.send("/account/deputies", user="garcia", until="2027-11-22")
+        assert after.status_code == 400

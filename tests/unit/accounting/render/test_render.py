@@ -305,6 +305,12 @@ def test_the_footer_in_brief_has_what_is_not_zero(report):
     assert len(list(footer_lines(quiet))) == len(names) + 6
 
 
+def test_who_cannot_ingest_is_not_told_to():
+    said = list(footer_lines(replace(META, rejects=None)))
+    assert any(line.endswith("are missing; to have them, ask your administrators") for line in said)
+    assert not any("slurmkit ledger ingest" in line for line in said)
+
+
 def test_a_time_that_has_not_come_is_empty():
     assert format_value(None, "time") == ""
     assert format_value(None, "hours") == "?"

@@ -203,7 +203,7 @@ def test_a_chart_shows_what_was_used_beside_what_was_held_and_what_nobody_knows(
         "carol": {"used": 50, "not used": 50, "not measured": 0},
     }
     assert list(found["GPU-hours in which GPUs did nothing"]) == ["alice", "carol"]
-    assert wasted.meta.notes == ("GPU-hours in which GPUs did nothing: alice 0.2, carol 0.2",)
+    assert wasted.meta.notes == ("GPU-hours in which GPUs did nothing: alice 0.17, carol 0.17",)
 
 
 @pytest.mark.sql
@@ -225,8 +225,8 @@ def test_who_could_have_had_a_smaller_gpu_is_said(ledger):
     )
     (note,) = read.efficiency(ledger, "2026-11-01", "2026-12-01", by="user", **NOVEMBER).meta.notes
     assert note == (
-        "GPU-hours of runs that GPUs with less memory would have held: ada 0.2, bea 0.2, cyd 0.2,"
-        " dan 0.2, eve 0.2, 2 others 0.3"
+        "GPU-hours of runs that GPUs with less memory would have held: ada 0.17, bea 0.17,"
+        " cyd 0.17, dan 0.17, eve 0.17, 2 others 0.33"
     )
 
 
