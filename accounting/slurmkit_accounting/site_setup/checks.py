@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from slurmkit.doctor.accounting import is_operator, no_operator_finding
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
 from slurmkit.doctor.checks import CHECKS
 from slurmkit.errors import BadConfig, DirectoryError, NotSent, SlurmkitError
@@ -108,17 +109,8 @@ def _check_account(name: str, case: CheckContext) -> Iterator[CheckFinding]:
             "as root, with the same uid on all hosts of the cluster",
         )
         return
-    rows = case.accounting("user", ("user", "adminlevel"))
-    levels = {row["user"]: row["adminlevel"] for row in rows}
-    if person.pw_uid != 0 and levels.get(person.pw_name, "None") == "None":
-        yield CheckFinding(
-            "warning",
-            f"{person.pw_name} is no operator of Slurm",
-            "with PrivateData, the ledger has only jobs that everybody may see; and no policy of"
-            " [reclaim] can act, because Slurm shows the service no script of a job",
-            f"sacctmgr -i add user name={person.pw_name} account=root adminlevel=Operator",
-            "as a Slurm administrator",
-        )
+    if person.pw_uid != 0 and not is_operator(case, person.pw_name):
+        yield no_operator_finding(person.pw_name)
 
 
 def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[CheckFinding]:
