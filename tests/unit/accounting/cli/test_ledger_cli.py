@@ -146,12 +146,7 @@ def test_ingest_names_the_first_reject(slurm, capsys):
         (report_group, ["usage", *WINDOW, "--db", "x"], 2, "the ledger's URL is not valid"),
         (ledger_group, ["ingest", "--since", "x"], 2, "'x' is not a date"),
         (ledger_group, ["ingest", "--since", ""], 2, "'' is not a date"),
-        (
-            ledger_group,
-            ["people", "sync"],
-            2,
-            "[ldap] uri '' is not valid; write ldap://HOST[:PORT]",
-        ),
+        (ledger_group, ["people", "sync"], 1, "Slurm's sacctmgr is not on the PATH"),
     ],
 )
 def test_what_cannot_be_is_one_line(capsys, group, words, code, message):
