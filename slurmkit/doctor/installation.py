@@ -263,8 +263,8 @@ def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
             "note",
             f"{here} is on {kind or 'an unknown filesystem'}: nodes may not see it",
             "a job that starts here may not find its files",
-            f"to find out: srun ls -d {here}",
-            "submit from a folder that all nodes mount",
+            f"srun ls -d {here}",
+            "to find out; else submit from a folder that all nodes mount",
         )
 
 

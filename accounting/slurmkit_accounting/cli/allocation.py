@@ -460,8 +460,8 @@ def apply_command(
     """Set the limits in Slurm that enforce the balances, and read them back.
 
     Each limit is what Slurm has counted, and what is left. [allocation] enforce says what it is set
-    on. Run it as an operator of Slurm, right after `slurmkit ledger ingest`, and again after each
-    grant. A run that was cut off is finished by the next one.
+    on. Run it as an operator of Slurm, with "qos" as an administrator, right after the ledger has
+    read the jobs, and again after each grant. A run that was cut off is finished by the next one.
 
     Limits that it has set, and that are not wanted any more because [allocation] changed, are taken
     away. Where allocations have ended, the limit stays, and jobs wait, unless --free names it.
@@ -655,14 +655,7 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
             for cause in one.causes:
                 click.echo(printable(f"{_whose(one)}: {cause}"), err=True)
         for one in unused:
-            click.echo(
-                printable(
-                    f"{_whose(one)}: no user may use QOS {one.target}, so jobs run in another QOS,"
-                    " without this limit; for each account that it shall hold for: sacctmgr modify"
-                    f" account ACCOUNT set qos={one.target} defaultqos={one.target}"
-                ),
-                err=True,
-            )
+            click.echo(printable(_unused_words(one)), err=True)
     if plan.stale:
         raise LedgerError(f"{plan.stale}: nothing can be compared; run: slurmkit ledger ingest")
     if wrong:
@@ -678,6 +671,16 @@ def _unused_qos(slurm: SlurmCommands, plan: LimitPlan) -> list[WantedLimit]:
     limited = [one for one in limited if one.before is not None and not one.problem]
     usable = read_usable_qos(slurm, plan.site.cluster) if limited else frozenset[str]()
     return [one for one in limited if one.target not in usable]
+
+
+def _unused_words(one: WantedLimit) -> str:
+    holder = one.holder
+    name = holder.name if holder and holder.kind == "account" else "ACCOUNT"
+    return (
+        f"{_whose(one)}: no user may use QOS {one.target}, so jobs run in another QOS, without this"
+        " limit; make it the only one of each account of the holder: sacctmgr modify account"
+        f" {name} set qos={one.target} defaultqos={one.target}"
+    )
 
 
 def _compared(one: WantedLimit) -> tuple[str, ...]:

@@ -585,7 +585,7 @@ def test_a_folder_of_this_machine_is_no_alarm(
     monkeypatch.setattr(installation, "filesystem_type", lambda _: "ext4")
     monkeypatch.chdir(tmp_path)
     (found,) = look(site, "shared-files")
-    assert (found.severity, found.fix) == ("note", f"to find out: srun ls -d {tmp_path}")
+    assert (found.severity, found.fix) == ("note", f"srun ls -d {tmp_path}")
     monkeypatch.setattr(installation, "filesystem_type", lambda _: "nfs4")
     assert look(site, "shared-files")[0].severity == "ok"
 
