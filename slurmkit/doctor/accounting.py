@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
+from slurmkit.doctor.installation import service_user
 from slurmkit.errors import SlurmkitError
 from slurmkit.formats.scontrol import parse_names
 from slurmkit.state.associations import current_user
@@ -207,6 +208,10 @@ def check_own_association(case: CheckContext) -> Iterator[CheckFinding]:
     name = current_user()
     if name == "root" or name in _users_with_association(case):
         return
+    if name == service_user():  # it submits no jobs
+        if not is_operator(case, name):
+            yield no_operator_finding(name)
+        return
     needed = bool(case.words("AccountingStorageEnforce") - {"nojobs", "nosteps"})
     yield CheckFinding("error" if needed else "note",
                 f"{name} has no association with an account of this cluster",
@@ -248,12 +253,29 @@ def read_directory_people(local: Path = Path("/etc/passwd")) -> dict[str, str]:
     }
 
 
+def no_operator_finding(account: str) -> CheckFinding:
+    """Return the finding that the account of the ledger's service is no operator of Slurm."""
+    return CheckFinding(
+        "warning",
+        f"{account}, the account of the ledger's service, lacks AdminLevel Operator in Slurm",
+        "with PrivateData, the ledger has only jobs that everybody may see; and no policy of"
+        " [reclaim] can act, because Slurm shows the service no script of a job",
+        f"sacctmgr -i add user name={account} account=root adminlevel=Operator",
+        "as a Slurm administrator",
+    )
+
+
 def _require_operator(case: CheckContext) -> None:
     """Raise SlurmkitError unless you are an operator of Slurm."""
+    if not is_operator(case, current_user()):
+        raise SlurmkitError("not checked: only Slurm operators see all associations")
+
+
+def is_operator(case: CheckContext, user: str) -> bool:
+    """Return whether a user is an operator or administrator of Slurm."""
     rows = case.accounting("user", ("user", "adminlevel"))
     levels = {row["user"]: row["adminlevel"] for row in rows}
-    if levels.get(current_user(), "None") == "None":
-        raise SlurmkitError("not checked: only Slurm operators see all associations")
+    return levels.get(user, "None") != "None"
 
 
 def _users_with_association(case: CheckContext) -> set[str]:

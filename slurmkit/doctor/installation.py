@@ -19,7 +19,7 @@ from slurmkit.config.extras import EXTRAS, install_command
 from slurmkit.config.files import load_section
 from slurmkit.config.paths import filesystem_type
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
-from slurmkit.errors import LedgerError, SlurmkitError
+from slurmkit.errors import LedgerError, ServiceError, SlurmkitError
 from slurmkit.jobs.backends.pyslurm_usable import check_pyslurm
 from slurmkit.state.associations import current_user
 
@@ -33,10 +33,7 @@ _USE_OF_EXTRA = {
     "gpu-exporter": "slurmkit gpu-exporter on GPU nodes",
     "postgres": "a ledger in PostgreSQL",
 }
-_LEDGER = (
-    "slurmkit_accounting.remote.served",
-    "open_any_ledger",
-)  # by name: the package is optional
+_LEDGER_READ = "slurmkit_accounting.read"  # by name: the package is optional
 _LEDGER_CONFIG = "slurmkit_accounting.config"
 _MAIL_PROGRAM = "slurmkit-mail"
 SHARED_FILESYSTEMS = tuple(
@@ -102,10 +99,21 @@ def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
     del case
     if any(find_spec(name) is None for name in EXTRAS["accounting"]):
         raise SlurmkitError("the extra accounting is not installed")
-    module, opener = _LEDGER
+    read = import_module(_LEDGER_READ)
     try:
-        with getattr(import_module(module), opener)():
+        with read.ledger() as ledger:
+            # A service is asked only now; it answers at once about a cluster that nobody has.
+            read.past_waits(ledger, "-")
             return
+    except ServiceError as error:
+        yield CheckFinding(
+            "error",
+            str(error),
+            "no reports, balances and settings of mails on this host",
+            "systemctl status slurmkit-ledger; here, compare [ledger.service] url and user with it",
+            "on the service's host",
+        )
+        return
     except LedgerError as error:
         message = str(error)
     named = bool(os.environ.get("SLURMKIT_DB"))
@@ -127,7 +135,7 @@ def check_mail_program(case: CheckContext) -> Iterator[CheckFinding]:
             )
         elif not spool:
             yield CheckFinding(
-                "error",
+                "error" if current_user() == service_user() else "note",  # root is on each host
                 f"MailProg={program}, but [job_mail] spool is not set here",
                 "nobody sends mails about jobs, if this is the service's host",
                 '[job_mail] spool = "/var/spool/slurmkit/mail"',
@@ -162,7 +170,7 @@ def _configured_spool() -> str:
     return str(load_section("job_mail", section).spool)
 
 
-def _service_user() -> str:
+def service_user() -> str:
     """Return the account of the service; empty without the accounting extra."""
     if any(find_spec(name) is None for name in EXTRAS["accounting"]):
         return ""
@@ -172,12 +180,12 @@ def _service_user() -> str:
 
 def _is_the_service() -> bool:
     """Return whether this account is the service's, or root; others may not see the spool."""
-    return os.geteuid() == 0 or current_user() == _service_user()
+    return os.geteuid() == 0 or current_user() == service_user()
 
 
 def _check_spool(program: str, spool: Path, slurm_user: str) -> Iterator[CheckFinding]:
     """Check that slurmctld can write the spool, and that the service can read its events."""
-    writer, reader = slurm_user.partition("(")[0] or "slurm", _service_user()
+    writer, reader = slurm_user.partition("(")[0] or "slurm", service_user()
     make = f"install -d -o {writer} -g {_group_of(reader)} -m 2770 {spool}"
     try:
         found = spool.stat()
@@ -251,11 +259,13 @@ def check_shared_folder(case: CheckContext) -> Iterator[CheckFinding]:
     here = Path.cwd()
     kind = filesystem_type(here)
     if not kind.startswith(SHARED_FILESYSTEMS):
-        raise SlurmkitError(
-            f"{here} is on {kind or 'an unknown filesystem'}: nodes may not see it; to find out,"
-            f" run: srun ls -d {here}"
+        yield CheckFinding(
+            "note",
+            f"{here} is on {kind or 'an unknown filesystem'}: nodes may not see it",
+            "a job that starts here may not find its files",
+            f"srun ls -d {here}",
+            "to find out; else submit from a folder that all nodes mount",
         )
-    yield from ()
 
 
 def check_terminal(case: CheckContext) -> Iterator[CheckFinding]:

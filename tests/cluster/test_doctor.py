@@ -33,7 +33,7 @@ def test_the_cluster_as_it_is(lab: Lab) -> None:
         "preemption": "warning",
         "gpus-confined": "warning",
         "store-flags": "note",
-        "shared-files": "unknown",
+        "shared-files": "note",
         **({} if lab.release == "26.05" else {"pyslurm": "note"}),  # the image of 26.05 has it
     }
     assert "account climate" in found["enforce-safe"]["message"]

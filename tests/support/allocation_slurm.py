@@ -47,6 +47,7 @@ class StandInSlurm:
         self.parents = {"vision": "root", "genomics": "root"}
         self.qos: dict[str, list[int | None]] = {"normal": [None, 0, 0]}
         self.flags = {"normal": ""}
+        self.usable = ["normal"]  # QOS that users may use
         self.factors = {"normal": "1.000000"}
         self.jobs: list[dict[str, str]] = []  # that wait, as squeue prints them
         self.refused = dict[str, SlurmError]()  # by job id, what scontrol update says
@@ -64,6 +65,8 @@ class StandInSlurm:
             return self._state()
         if tuple(argv[:4]) == ("sacctmgr", "-nP", "show", "qos"):
             return "".join(f"{name}|{self.flags[name]}|{self.factors[name]}\n" for name in self.qos)
+        if tuple(argv[:4]) == ("sacctmgr", "-nP", "show", "assoc"):
+            return f"|normal\nalice|{','.join(self.usable)}\n"
         if tuple(argv[:2]) == ("scontrol", "update"):
             return self._update(argv)
         if self.down:

@@ -139,7 +139,9 @@ def _counted_otherwise(
     if kind == "account" and site.decays():
         half = site.config.get("PriorityDecayHalfLife", "")
         yield f"decay: Slurm halves what it counted every {half} (PriorityDecayHalfLife)"
-    if kind == "qos" and site.decays() and "NoDecay" not in site.qos_flags.get(name, ()):
+    if kind == "qos" and name not in site.qos_flags:
+        yield f"no QOS: Slurm has no QOS {name} yet; slurmkit allocation apply makes it"
+    elif kind == "qos" and site.decays() and "NoDecay" not in site.qos_flags[name]:
         yield f"decay: QOS {name} lacks the flag NoDecay"
     if site.resets():
         often = site.resets().lower()

@@ -115,7 +115,8 @@ def plan_limits(
     """
     planner = _Planner(known, site, section, free)
     wanted = [planner.plan(balance) for balance in known.balances]
-    wanted = _without_clashes(wanted, planner.kind)
+    in_force = {(one.holder, one.unit) for one in known.balances if _is_in_force(one)}
+    wanted = _without_clashes(wanted, planner.kind, in_force)
     needed = {(one.target_kind, one.target, one.tres) for one in wanted if one.is_due}
     wanted += planner.plan_rest(needed)
     freed = {one.target for one in wanted if one.commands and one.after is None}
@@ -128,10 +129,17 @@ def plan_limits(
     return wanted
 
 
-def _without_clashes(wanted: Sequence[WantedLimit], kind: TargetKind) -> list[WantedLimit]:
-    """Enforce one balance by a target: with accounts the first one's, with QOS none of several."""
+def _without_clashes(
+    wanted: Sequence[WantedLimit],
+    kind: TargetKind,
+    in_force: Collection[tuple[Holder | None, Unit]],
+) -> list[WantedLimit]:
+    """Enforce one balance by a target: with accounts the first one's, with QOS none of several.
+
+    Of an account, the first balance with an allocation in force; if there is none, the first.
+    """
     users = defaultdict(list)
-    for one in wanted:
+    for one in sorted(wanted, key=lambda one: (one.holder, one.unit) not in in_force):
         if one.is_due and one.target and (kind == "qos" or not one.problem):
             users[_place(one)].append(one)
     found = []
@@ -148,7 +156,8 @@ def _without_clashes(wanted: Sequence[WantedLimit], kind: TargetKind) -> list[Wa
             )
             found.append(_without_limit(one, problem))
         else:
-            found.append(one if one is mine[0] else _taken(one, mine[0]))
+            ended = (one.holder, one.unit) not in in_force
+            found.append(one if one is mine[0] else _taken(one, mine[0], ended=ended))
     return found
 
 
@@ -157,9 +166,16 @@ def _place(one: WantedLimit) -> tuple[str, str]:
     return one.target, one.tres if one.target_kind == "account" else ""
 
 
-def _taken(one: WantedLimit, first: WantedLimit) -> WantedLimit:
+def _taken(one: WantedLimit, first: WantedLimit, *, ended: bool) -> WantedLimit:
     problem = f"account {one.target} enforces the balance of {first.holder} already"
-    return _without_limit(msgspec.structs.replace(one, target=""), problem)
+    without = _without_limit(msgspec.structs.replace(one, target=""), problem)
+    return _not_due(without) if ended else without
+
+
+def _not_due(one: WantedLimit) -> WantedLimit:
+    """Return a balance that cannot be enforced, and need not be: its allocations have ended."""
+    problem = f"its allocations have ended; {one.problem}"
+    return msgspec.structs.replace(one, problem=problem, is_due=False)
 
 
 def _without_limit(one: WantedLimit, problem: str) -> WantedLimit:
@@ -211,7 +227,9 @@ class _Planner:
         if why := self._why_not_due(balance, target):
             return msgspec.structs.replace(one, problem=why, is_due=False)
         if problem := self._problem(balance):
-            return msgspec.structs.replace(one, problem=problem)
+            without = msgspec.structs.replace(one, problem=problem)
+            was_set = (self.kind, target, one.tres) in self._last
+            return without if was_set or _is_in_force(balance) else _not_due(without)
         return self._plan_limit(one, balance)
 
     def plan_rest(self, needed: Collection[tuple[str, str, str]]) -> Iterator[WantedLimit]:

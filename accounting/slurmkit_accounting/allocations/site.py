@@ -18,6 +18,7 @@ from slurmkit_accounting.allocations.amounts import Unit
 TargetKind = Literal["account", "qos"]
 TRES: Mapping[Unit, str] = {"gpu": "gres/gpu", "billing": "billing"}
 _QOS_COMMAND = ("sacctmgr", "-nP", "show", "qos", "format=name,flags,usagefactor")
+_ASSOCIATIONS = ("sacctmgr", "-nP", "show", "assoc")
 _NEVER = frozenset(("", "0", "00:00:00", "NONE", "(null)"))
 
 
@@ -119,6 +120,17 @@ def read_site(slurm: SlurmCommands) -> SlurmSite:
         qos_flags=flags,
         usage_factors=factors,
     )
+
+
+def read_usable_qos(slurm: SlurmCommands, cluster: str) -> frozenset[str]:
+    """Read which QOS the associations of users may use.
+
+    Raises:
+        SlurmError: when slurmdbd does not answer.
+    """
+    lines = slurm.run([*_ASSOCIATIONS, f"cluster={cluster}", "format=user,qos"]).splitlines()
+    rows = [line.partition("|") for line in lines]
+    return frozenset(name for user, _, names in rows if user for name in parse_names(names))
 
 
 def _counters(

@@ -9,12 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurmkit.errors import BadInput
+from slurmkit.config.files import load_section
+from slurmkit.errors import BadInput, LedgerError
+from slurmkit.formats.display import printable
 
 if TYPE_CHECKING:
     from slurmkit_accounting.ledger.database import Ledger
@@ -98,7 +100,43 @@ def open_for_writing(db: str | None) -> AbstractContextManager[Ledger]:
     return _open(db, writing=True)
 
 
-def _open(db: str | None, *, writing: bool) -> AbstractContextManager[Ledger]:
+@contextmanager
+def _open(db: str | None, *, writing: bool) -> Iterator[Ledger]:
     from slurmkit_accounting.ledger import database
 
-    return database.open_for_writing(db) if writing else database.open_for_reading(db)
+    opener = database.open_for_writing if writing else database.open_for_reading
+    with ExitStack() as stack:
+        try:
+            ledger = stack.enter_context(opener(db))
+        except LedgerError as error:
+            if not _service_beside(db):
+                raise
+            why = str(error).partition("; ")[0]  # without the advice for a ledger of one's own
+            raise LedgerError(
+                "this command reads the ledger itself, not through its service: run it on the host"
+                f" of the service, as the service's account, or name a ledger with --db ({why})"
+            ) from error
+        mention_service(db, ledger.source)
+        yield ledger
+
+
+def mention_service(db: str | None, source: str) -> None:
+    """Say that a user's own ledger is not that of the site's service, if there is one."""
+    if url := _service_beside(db):
+        click.echo(
+            f"this ledger, {printable(source)}, is not the site's: reports use the site's service"
+            f" at {printable(url)}; to use this ledger, add: --db {printable(f'sqlite:///{source}')}",
+            err=True,
+        )
+
+
+def _service_beside(db: str | None) -> str:
+    """Return the URL of the site's service, if a command uses the user's own file nevertheless."""
+    from slurmkit_accounting.config import ServiceSection
+    from slurmkit_accounting.ledger.location import is_default_ledger, ledger_url
+    from slurmkit_accounting.remote.client import is_the_service
+
+    if db or os.environ.get("SLURMKIT_DB") or not is_default_ledger(ledger_url()):
+        return ""
+    section = load_section("ledger.service", ServiceSection)
+    return "" if is_the_service(section) else section.url

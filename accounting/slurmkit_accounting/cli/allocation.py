@@ -32,6 +32,7 @@ from slurmkit_accounting.allocations.changes import (
 )
 from slurmkit_accounting.allocations.limits import is_explained
 from slurmkit_accounting.allocations.moves import DoneMove, find_moves, move_jobs
+from slurmkit_accounting.allocations.site import read_usable_qos
 from slurmkit_accounting.calendar import find_zone, host_zone_or_utc
 from slurmkit_accounting.cli import db_option, open_to_change
 from slurmkit_accounting.cli.array_ids import to_slurm_ids
@@ -464,8 +465,8 @@ def apply_command(
     """Set the limits in Slurm that enforce the balances, and read them back.
 
     Each limit is what Slurm has counted, and what is left. [allocation] enforce says what it is set
-    on. Run it as an operator of Slurm, right after `slurmkit ledger ingest`, and again after each
-    grant. A run that was cut off is finished by the next one.
+    on. Run it as an operator of Slurm, with "qos" as an administrator, right after the ledger has
+    read the jobs, and again after each grant. A run that was cut off is finished by the next one.
 
     Limits that it has set, and that are not wanted any more because [allocation] changed, are taken
     away. Where allocations have ended, the limit stays, and jobs wait, unless --free names it.
@@ -642,8 +643,10 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
       slurmkit ledger ingest && slurmkit allocation verify
     """
     section = load_section("allocation", AllocationSection)
+    slurm = commands.LocalSlurmCommands()
     with read.ledger(db) as ledger:
-        plan = make_plan(ledger, commands.LocalSlurmCommands(), section)
+        plan = make_plan(ledger, slurm, section)
+    unused = [] if as_json else _unused_qos(slurm, plan)
     wrong = [one for one in plan.wanted if not is_explained(one)]
     if as_json:
         rows = [_limit_facts(one, None) for one in plan.wanted]
@@ -656,6 +659,8 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
         for one in wrong:
             for cause in one.causes:
                 click.echo(printable(f"{_whose(one)}: {cause}"), err=True)
+        for one in unused:
+            click.echo(printable(_unused_words(one)), err=True)
     if plan.stale:
         raise LedgerError(f"{plan.stale}: nothing can be compared; run: slurmkit ledger ingest")
     if wrong:
@@ -663,6 +668,24 @@ def verify_command(db: str | None, *, as_json: JsonOutput | None) -> None:
             f"{len(wrong)} of {len(plan.wanted)} balances differ from Slurm's; to set Slurm's"
             " limits: slurmkit allocation apply"
         )
+
+
+def _unused_qos(slurm: SlurmCommands, plan: LimitPlan) -> list[WantedLimit]:
+    """Return the limits in force on a QOS that no user may use."""
+    limited = [one for one in plan.wanted if one.target_kind == "qos" and one.holder]
+    limited = [one for one in limited if one.before is not None and not one.problem]
+    usable = read_usable_qos(slurm, plan.site.cluster) if limited else frozenset[str]()
+    return [one for one in limited if one.target not in usable]
+
+
+def _unused_words(one: WantedLimit) -> str:
+    holder = one.holder
+    name = holder.name if holder and holder.kind == "account" else "ACCOUNT"
+    return (
+        f"{_whose(one)}: no user may use QOS {one.target}, so jobs run in another QOS, without this"
+        " limit; make it the only one of each account of the holder: sacctmgr modify account"
+        f" {name} set qos={one.target} defaultqos={one.target}"
+    )
 
 
 def _compared(one: WantedLimit) -> tuple[str, ...]:

@@ -253,7 +253,7 @@ def _show_plan(
             gpus = next((options[n] for n in ("gpus-per-node", "gpus", "gres") if n in options), "")
             shown = (options.get("nodelist", ""), options.get("partition", ""), gpus)
             rows.append((name, *shown, options.get("time", "")))
-        print_table(("JOB", "NODES", "PARTITION", "GPUS", "LIMIT"), rows, fit=Fit(("JOB",)))
+        print_table(("NAME", "NODES", "PARTITION", "GPUS", "LIMIT"), rows, fit=Fit(("NAME",)))
     print_workflow_findings(planned)
     if len(planned.plans) > request.limit:
         click.echo(f"at most {request.limit} at a time (--limit)", err=True)

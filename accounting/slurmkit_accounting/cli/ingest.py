@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,13 @@ from slurmkit.errors import BadInput
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
 from slurmkit_accounting.calendar import Zone, find_zone, host_zone_or_utc
+from slurmkit_accounting.cli import mention_service
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.ingest.enter import IngestCounts
 from slurmkit_accounting.ingest.file import IngestedFile, SacctFile, ingest_file
 from slurmkit_accounting.ingest.ingest import Ingested, check_source, ingest
 from slurmkit_accounting.ledger.database import open_for_writing
-from slurmkit_accounting.ledger.location import is_default_ledger, is_sqlite, ledger_url
+from slurmkit_accounting.ledger.location import is_default_ledger, ledger_url
 from slurmkit_accounting.remote.client import is_the_service
 from slurmkit_accounting.sacct.file import (
     SacctFileReader,
@@ -53,7 +53,7 @@ def ingest_from_sacct(
     with open_for_writing(db) as ledger, _show_progress() as progress:
         done = ingest(ledger, slurm, since=begin, progress=progress, private=private)
     _show_ingested(done, here, as_json)
-    _mention_service(db, ledger.source)
+    mention_service(db, ledger.source)
 
 
 def _is_own_ledger(db: str | None) -> bool:
@@ -103,7 +103,7 @@ def ingest_from_file(
         with open_for_writing(db) as ledger, _show_progress() as progress:
             done = ingest_file(ledger, file, progress)
     _show_file_ingested(done, where, as_json)
-    _mention_service(db, ledger.source)
+    mention_service(db, ledger.source)
 
 
 def _check_file_options(asked: dict[str, Any]) -> None:
@@ -143,19 +143,6 @@ def _read_header(stream: BinaryIO, delimiter: str) -> tuple[str, ...]:
         raise BadInput(
             f"{words}; it is {line[:200]!r}; give the --delimiter between its names, or --fields"
         ) from error
-
-
-def _mention_service(db: str | None, source: str) -> None:
-    """Say that reports use the site's service, unless the user has named this ledger."""
-    section = load_section("ledger.service", ServiceSection)
-    if db or os.environ.get("SLURMKIT_DB") or not section.url or is_the_service(section):
-        return
-    url = f"sqlite:///{source}" if is_sqlite(ledger_url()) else source
-    click.echo(
-        f"this ledger, {printable(source)}, is not the site's: reports use the site's service at"
-        f" {printable(section.url)}; to use this ledger, add: --db {printable(url)}",
-        err=True,
-    )
 
 
 @contextmanager

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,17 @@ import click
 from slurmkit.cli.json_output import JsonOutput
 from slurmkit.cli.tables import print_key_values
 from slurmkit.config.files import load_section
-from slurmkit.errors import LedgerError, NotSent
+from slurmkit.errors import NotSent
 from slurmkit.formats.display import printable
 from slurmkit.slurm import commands
 from slurmkit_accounting import read
 from slurmkit_accounting.calendar import find_zone
+from slurmkit_accounting.cli import open_for_reading, open_for_writing
 from slurmkit_accounting.cli.array_ids import to_slurm_ids, with_end_reasons, with_user_ids
 from slurmkit_accounting.cli.report_options import RUN_SCHEMA, OutputFormat, parse_filters
 from slurmkit_accounting.config import ScheduleSection
-from slurmkit_accounting.ledger.database import open_for_reading, open_for_writing
 from slurmkit_accounting.notify.delivery import DeliveryOutcome
 from slurmkit_accounting.notify.monthly_mail import PastMonth, mail_month, write_month_mails
-from slurmkit_accounting.remote.client import configured_remote
 from slurmkit_accounting.render.format import format_utc, format_value
 from slurmkit_accounting.reports.idle import IdleBound, idle_report
 from slurmkit_accounting.reports.model import ColumnKind, Report
@@ -243,9 +241,7 @@ def reconcile(
     """
     where, now = find_zone(timezone), int(time.time())
     months = {"month": (month,)} if month else {}
-    with ExitStack() as stack:
-        with _pointing_to_service(db):
-            ledger = stack.enter_context(open_for_reading(db))
+    with open_for_reading(db) as ledger:
         span = report_window(begin, end, where, months, now)
         return reconcile_report(
             ledger, commands.LocalSlurmCommands(), span, zone=where, tres=tres, now=now
@@ -289,17 +285,3 @@ def _send_mails(
             f"{missed} mails were not sent, or may not have arrived; the reasons are above. Run the"
             " command again; add --again to also repeat mails that may have arrived"
         )
-
-
-@contextmanager
-def _pointing_to_service(db: str | None) -> Iterator[None]:
-    """Extend the error of a user without a ledger: the site's ledger is at its service."""
-    try:
-        yield
-    except LedgerError as error:
-        if db or not configured_remote():
-            raise
-        raise LedgerError(
-            "this command reads the ledger itself, not through its service: run it on the host of"
-            f" the service, as the service's account, or name a ledger with --db ({error})"
-        ) from error

@@ -155,8 +155,9 @@ def unmapped_command(db: str | None, *, as_json: JsonOutput | None) -> None:
 
 def _show_advice(account: str | None) -> None:
     if account is None:
-        click.echo("all usage in the ledger has a PI", err=True)
+        click.echo("all usage of ended runs in the ledger has a PI", err=True)
         return
+    click.echo("only ended runs are listed", err=True)
     entry = f'[[override]] with account = "{printable(account)}" and pi = "NAME"'
     click.echo(
         "a fix in the directory counts only for jobs submitted after it; to fix earlier jobs too,"

@@ -116,9 +116,10 @@ def setup_command(
     site = [each for each in config_paths() if each.is_relative_to(SITE_FOLDER)]
     others = [] if path else [each for each in site if each != target]
     case = CheckContext(LocalSlurmCommands())
-    proposal = make_proposal(case, _asked_values(given), target, others)
+    asked = _asked_values(given)
+    proposal = make_proposal(case, asked, target, others)
     _refuse_wrong(target, proposal)
-    found = list(run_checks(case.slurm, checks_of(proposal.contents)))
+    found = list(run_checks(case.slurm, checks_of(proposal.contents, asked)))
     failed = [each.check for each in found if each.check in NAMED and each.severity == "error"]
     is_new = proposal.after != proposal.before
     writes = write and is_new and (force or not failed)

@@ -172,22 +172,30 @@ class PeopleSources(msgspec.Struct, frozen=True):
 def read_people_sources(slurm: SlurmCommands) -> PeopleSources:
     """Read the directory, the overrides and, where Slurm answers, the coordinators.
 
-    A site without a section `[ldap]` may have overrides and coordinators only.
+    A site without a section `[ldap]` has overrides and coordinators, or coordinators only.
 
     Raises:
         BadConfig: when the configuration or the overrides are invalid.
         DirectoryError: when the directory cannot be read in full.
+        SlurmError: when coordinators are the only source, and Slurm does not answer.
     """
     section = load_section("ldap", LdapSection)
     overrides = load_configured_overrides()
-    wanted = has_section("ldap") or overrides is None
+    wanted = has_section("ldap")
     directory = ldap.read_directory(section, read_bind_password(section)) if wanted else None
     data = PeopleData(directory, overrides)
     notes = [*directory_warnings(directory)] if directory else []
     try:
         data = msgspec.structs.replace(data, coordinators=read_coordinators(slurm))
     except SlurmError as error:
+        if directory is None and overrides is None:
+            raise
         notes.append(f"coordinators could not be read, the known ones stay: {error}")
+    if directory is None and overrides is None:
+        notes.append(
+            "only coordinators of Slurm's accounts were read: the configuration has neither [ldap]"
+            " nor [ledger] overrides; for people of a directory: slurmkit setup --ldap-uri URI"
+        )
     return PeopleSources(
         data, tuple(notes), section.max_vanish, "; ".join(_read(data, section.uri))
     )

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Select, and_, func, select
 
+from slurmkit_accounting.ledger.schema.people import people_syncs, usernames
 from slurmkit_accounting.ledger.schema.runs import clusters
 from slurmkit_accounting.ledger.schema.usage import usage_keys, usage_months
 from slurmkit_accounting.people.pi import MappingGap, Owner, People
 
 HOUR_SECONDS = 3600
+_NOT_READ = "no directory was read yet: slurmkit setup, slurmkit ledger people sync"
+_NO_DIRECTORY = "add a coordinator of {account} (sacctmgr add coordinator), or write an override"
 _FIXES = {
     "stranger": "{user} is not in the directory: add them, or write an override",
     "no group": "no group is named {account}: create one with an owner, add a coordinator, or write"
@@ -49,6 +52,7 @@ class UnmappedUsage(msgspec.Struct, frozen=True, kw_only=True):
 def load_unmapped_usage(connection: Connection) -> list[UnmappedUsage]:
     """List all usage without a PI, most GPU-hours first."""
     people = People.load(connection)
+    fixes = _load_fixes(connection)
     sums: dict[tuple[str, str, str, str], list[int]] = {}
     gaps: dict[tuple[str, str, str, str], MappingGap] = {}
     for cluster, started, gpus, cpus, *key in connection.execute(_usage()):
@@ -68,7 +72,7 @@ def load_unmapped_usage(connection: Connection) -> list[UnmappedUsage]:
             runs=started,
             gpu_hours=gpu_seconds / HOUR_SECONDS,
             cpu_hours=cpu_seconds / HOUR_SECONDS,
-            fix=_FIXES[gaps[cluster, account, user, counted_as]].format(
+            fix=fixes[gaps[cluster, account, user, counted_as]].format(
                 user=user or "?", account=account or "?"
             ),
         )
@@ -79,6 +83,14 @@ def load_unmapped_usage(connection: Connection) -> list[UnmappedUsage]:
         ) in sums.items()
     ]
     return sorted(usage, key=lambda one: (-one.gpu_hours, -one.cpu_hours, one.account, one.user))
+
+
+def _load_fixes(connection: Connection) -> dict[str, str]:
+    """Return what to do about each gap; without anybody from a directory it is the same for all."""
+    if connection.scalar(select(usernames.c.person_id).limit(1)) is not None:
+        return _FIXES
+    was_read = connection.scalar(select(people_syncs.c.id).limit(1)) is not None
+    return dict.fromkeys(_FIXES, _NO_DIRECTORY if was_read else _NOT_READ)
 
 
 def _usage() -> Select[*tuple[Any, ...]]:

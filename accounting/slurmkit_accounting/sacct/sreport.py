@@ -32,12 +32,13 @@ class RollupTime(msgspec.Struct, frozen=True):
 
 
 def read_rollup_time(slurm: SlurmCommands, cluster: str) -> RollupTime:
-    """Read from slurmdbd how far it has rolled up usage; only operators may ask."""
+    """Read from slurmdbd how far it has rolled up usage; only administrators may ask."""
     try:
         output = slurm.run(["sacctmgr", "show", "stats"])
     except Refused:
         return RollupTime(
-            _full_hour(int(time.time())), "the last full hour; only operators see the exact time"
+            _full_hour(int(time.time())),
+            "the last full hour; only AdminLevel Administrator sees the exact time",
         )
     return parse_rollup_time(output, cluster) or RollupTime(
         _full_hour(int(time.time())), "the last full hour"

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from slurmkit.doctor.accounting import is_operator, no_operator_finding
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding
 from slurmkit.doctor.checks import CHECKS
 from slurmkit.errors import BadConfig, DirectoryError, NotSent, SlurmkitError
@@ -28,29 +29,44 @@ from slurmkit_accounting.people.ldap import read_directory
 from slurmkit_accounting.remote.protocol import UNIX, connect_to_socket
 from slurmkit_accounting.site_setup.account import find_account, run_as
 from slurmkit_accounting.site_setup.cluster import account_names
+from slurmkit_accounting.site_setup.config_text import ProposedValue
 from slurmkit_accounting.site_setup.database import check_database
 
 SectionT = TypeVar("SectionT", bound=msgspec.Struct)
 _OF_DOCTOR = ("commands", "slurmctld", "slurmdbd", "release", "clock", "munge")
+_PARTS = ("ledger", "ldap", "mail")  # sections that only the service reads
 _SHOWN = 3
 NAMED = frozenset(("service-account", "database", "directory", "files", "mail", "service"))
 """Names of the checks of what the configuration names."""
 
 
-def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
+def checks_of(
+    contents: Mapping[str, Any], asked: Sequence[ProposedValue] = ()
+) -> tuple[Check, ...]:
     """Return the checks of a host with this configuration.
+
+    A host with the URL of a service needs only that one, unless it has parts of the service, too.
 
     Args:
         contents: the site's configuration as it would be, by section.
+        asked: values from options of the command line.
 
     Raises:
         BadConfig: when a section has a wrong key or value.
     """
     service = section_of(contents, "ledger.service", ServiceSection)
-    of_slurm = tuple(check for check in CHECKS if check.name in _OF_DOCTOR)
+    checks = tuple(check for check in CHECKS if check.name in _OF_DOCTOR)
     if service.url:
         look = partial(_check_service, service.url)
-        return (*of_slurm, Check("service", "the service's port answers", look))
+        checks = (*checks, Check("service", "the service's port answers", look))
+    serves = "listen" in _table_of(contents, "ledger.service")
+    if service.url and not serves and not any(each.section in _PARTS for each in asked):
+        return checks
+    return (*checks, *_service_checks(contents, service))
+
+
+def _service_checks(contents: Mapping[str, Any], service: ServiceSection) -> tuple[Check, ...]:
+    """Return the checks of what the service itself uses."""
     db = section_of(contents, "ledger", LedgerSection).db
     ldap = section_of(contents, "ldap", LdapSection)
     mail = section_of(contents, "mail", MailSection)
@@ -58,7 +74,6 @@ def checks_of(contents: Mapping[str, Any]) -> tuple[Check, ...]:
     authorities = (ldap.ca_file, mail.ca_file)
     gpu = contents.get("gpu", {})
     return (
-        *of_slurm,
         Check(
             "service-account", "the service sees all jobs", partial(_check_account, service.user)
         ),
@@ -84,14 +99,20 @@ def section_of(contents: Mapping[str, Any], name: str, section: type[SectionT]) 
     Raises:
         BadConfig: when a value is wrong.
     """
-    table: Any = contents
-    for part in name.split("."):
-        table = table.get(part, {}) if isinstance(table, Mapping) else {}
+    table = _table_of(contents, name)
     known = {field.encode_name for field in msgspec.structs.fields(section)}
     try:
         return msgspec.convert({k: v for k, v in table.items() if k in known}, section)
     except msgspec.ValidationError as error:
         raise BadConfig(f"[{name}]: {error}") from error
+
+
+def _table_of(contents: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the table of a section; empty if there is none."""
+    table: Any = contents
+    for part in name.split("."):
+        table = table.get(part, {}) if isinstance(table, Mapping) else {}
+    return table if isinstance(table, Mapping) else {}
 
 
 def _check_account(name: str, case: CheckContext) -> Iterator[CheckFinding]:
@@ -108,17 +129,8 @@ def _check_account(name: str, case: CheckContext) -> Iterator[CheckFinding]:
             "as root, with the same uid on all hosts of the cluster",
         )
         return
-    rows = case.accounting("user", ("user", "adminlevel"))
-    levels = {row["user"]: row["adminlevel"] for row in rows}
-    if person.pw_uid != 0 and levels.get(person.pw_name, "None") == "None":
-        yield CheckFinding(
-            "warning",
-            f"{person.pw_name} is no operator of Slurm",
-            "with PrivateData, the ledger has only jobs that everybody may see; and no policy of"
-            " [reclaim] can act, because Slurm shows the service no script of a job",
-            f"sacctmgr -i add user name={person.pw_name} account=root adminlevel=Operator",
-            "as a Slurm administrator",
-        )
+    if person.pw_uid != 0 and not is_operator(case, person.pw_name):
+        yield no_operator_finding(person.pw_name)
 
 
 def _check_directory(section: LdapSection, case: CheckContext) -> Iterator[CheckFinding]:

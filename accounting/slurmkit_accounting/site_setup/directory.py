@@ -76,6 +76,7 @@ _GROUPS = (
     ),
 )
 _NAMES = ("cn", "sAMAccountName")
+_OWNER = "owner_attribute"
 # Keys that hold for people and for groups.
 _SHARED = frozenset(("id_attribute", "expire_attribute", "page_size"))
 _OF_PEOPLE, _OF_GROUPS = (
@@ -100,7 +101,8 @@ def propose_subtrees(
         DirectoryError: when no server can be read, or it shows no people or no groups.
     """
     filters = [kind.search_filter for kind in (*_PEOPLE, *_GROUPS)]
-    survey = survey_directory(section, password, filters, _NAMES)
+    owners = {_owner_attribute(kind, section) for kind in _GROUPS}
+    survey = survey_directory(section, password, filters, (*_NAMES, *sorted(owners)))
     return choose_subtrees(survey, section, accounts, present)
 
 
@@ -141,22 +143,35 @@ def _of_groups(
 ) -> Iterator[ProposedValue]:
     wanted = {name.lower() for name in accounts}
     found = [(kind, survey.entries[kind.search_filter]) for kind in _GROUPS]
-    named = [[entry for entry in entries if _names(entry) & wanted] for _, entries in found]
-    most = max(map(len, named))
-    at = next((at for at, some in enumerate(named) if most and len(some) == most), None)
-    if at is None:
-        at = next((at for at, (_, entries) in enumerate(found) if entries), None)
-    if at is None:
+    found = [(kind, entries) for kind, entries in found if entries]
+    if not found:
         raise _nothing_error(survey, section, "groups", _GROUPS)
-    kind, entries = found[at]
-    base, below = _common_base(named[at] or entries)
-    how = f"{_count(below, named[at] or entries)} with {kind.search_filter}"
-    if named[at]:
-        some = sorted({name for entry in named[at] for name in _names(entry) & wanted})
+
+    def fitness(one: tuple[_Kind, list[LdapEntry]]) -> tuple[int, int, bool]:
+        kind, entries = one
+        named = [entry for entry in entries if _names(entry) & wanted]
+        owner = _owner_attribute(kind, section)
+        owned = sum(_has(entry, owner) for entry in named)
+        return owned, len(named), any(_has(entry, owner) for entry in entries)
+
+    kind, entries = max(found, key=fitness)  # the first of several that are alike
+    owned, count, _ = fitness((kind, entries))
+    named = [entry for entry in entries if _names(entry) & wanted]
+    base, below = _common_base(named or entries)
+    how = f"{_count(below, named or entries)} with {kind.search_filter}"
+    if named:
+        some = sorted({name for entry in named for name in _names(entry) & wanted})
         shown = ", ".join(some[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
-        how += f" and the name of a Slurm account ({shown}) are below it"
+        how += f" and the name of a Slurm account ({shown}) are below it, {owned} with an owner"
     else:
         how += " are below it; none has the name of a Slurm account"
+    for other, others in found:
+        if (more := fitness((other, others))[1]) > count:
+            other_base, _ = _common_base([each for each in others if _names(each) & wanted])
+            how += (
+                f"; {other_base} has {more} such groups with {other.search_filter}, fewer with an"
+            )
+            how += " owner"
     yield ProposedValue("ldap", "groups_base", base, f"{survey.url}: {how}")
     yield from _settings(survey, kind)
 
@@ -165,6 +180,14 @@ def _settings(survey: DirectorySurvey, kind: _Kind) -> Iterator[ProposedValue]:
     source = f"{survey.url}: it has entries with {kind.search_filter}"
     for key, value in kind.settings.items():
         yield ProposedValue("ldap", key, value, source)
+
+
+def _owner_attribute(kind: _Kind, section: LdapSection) -> str:
+    return str(kind.settings.get(_OWNER, section.owner_attribute))
+
+
+def _has(entry: LdapEntry, attribute: str) -> bool:
+    return any(name.lower() == attribute.lower() and values for name, values in entry[1].items())
 
 
 def _names(entry: LdapEntry) -> set[str]:

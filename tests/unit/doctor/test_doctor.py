@@ -436,6 +436,17 @@ def test_whoever_asks_wants_an_association(site: Site, monkeypatch: pytest.Monke
     assert look(site, "own-association")[0].severity == "ok"
 
 
+def test_the_service_needs_the_rights_of_an_operator(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounting, "current_user", lambda: "slurmkit")
+    (found,) = look(site, "own-association")
+    assert (found.severity, "lacks AdminLevel Operator" in found.message) == ("warning", True)
+    assert found.fix == "sacctmgr -i add user name=slurmkit account=root adminlevel=Operator"
+    site.answers["user"] = "slurmkit|Operator\n"
+    assert look(site, "own-association")[0].severity == "ok"
+
+
 def person(name: str, uid: int, shell: str = "/bin/bash") -> pwd.struct_passwd:
     return pwd.struct_passwd((name, "x", uid, 20000, "", f"/home/{name}", shell))
 
@@ -551,9 +562,32 @@ def test_ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable() -> object:
         raise LedgerError("cannot use the ledger: connection refused")
 
-    monkeypatch.setattr("slurmkit_accounting.remote.served.open_any_ledger", unreachable)
+    monkeypatch.setattr("slurmkit_accounting.read.ledger", unreachable)
     monkeypatch.setenv("SLURMKIT_DB", "postgresql+psycopg://x@y/z")
     assert look(site, "ledger")[0].severity == "warning"
+
+
+def test_a_service_that_is_stopped(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    url = f"unix:{tmp_path}/ledger.sock"
+    config.write_text(f'[ledger.service]\nurl = "{url}"\nuser = "{ME}"\n')
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(config))
+    (found,) = look(site, "ledger")
+    assert (found.severity, "does not answer" in found.message) == ("error", True)
+    assert found.fix.startswith("systemctl status slurmkit-ledger")
+
+
+def test_a_folder_of_this_machine_is_no_alarm(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "filesystem_type", lambda _: "ext4")
+    monkeypatch.chdir(tmp_path)
+    (found,) = look(site, "shared-files")
+    assert (found.severity, found.fix) == ("note", f"srun ls -d {tmp_path}")
+    monkeypatch.setattr(installation, "filesystem_type", lambda _: "nfs4")
+    assert look(site, "shared-files")[0].severity == "ok"
 
 
 MAILS = "/etc/slurm/slurmkit-mail"
@@ -580,6 +614,13 @@ def test_mail_program(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(installation.os, "geteuid", lambda: 12345)
     monkeypatch.setattr(installation, "current_user", lambda: "alice")
     assert found()[0] == "ok"  # what alice may not see is no fault
+    config.write_text("")
+    monkeypatch.setattr(installation, "current_user", lambda: "root")
+    monkeypatch.setattr(installation.os, "geteuid", lambda: 0)
+    assert found()[0] == "note"  # root may be on a login node
+    config.write_text(f'[job_mail]\nspool = "{spool}"\n[ledger.service]\nuser = "{ME}"\n')
+    monkeypatch.setattr(installation, "current_user", lambda: "alice")
+    monkeypatch.setattr(installation.os, "geteuid", lambda: 12345)
     assert "only root and the service's account can check the spool" in found()[1]
     site.config["MailProg"] = "/bin/mail"
     assert found() == ("warning", "[job_mail] spool is set, but MailProg=/bin/mail")

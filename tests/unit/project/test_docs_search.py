@@ -30,7 +30,7 @@ _FIRST = {
     "2FA": "docs/from-my-laptop",
     "ddp": "docs/multi-node",
     "quota": "docs/allocations",
-    "dask": "docs/executor#what-a-map-becomes",
+    "dask": "docs/executor",
     "no space left on device": "docs/containers",
 }
 

@@ -21,6 +21,7 @@ from allocation_slurm import (
 from report_books import BEGIN, DAY, run, write_books
 from slurmkit_accounting.allocations import apply, balance
 from slurmkit_accounting.allocations.changes import (
+    expire_allocation,
     refund_job,
     top_up_allocation,
 )
@@ -220,6 +221,42 @@ def test_two_holders_of_one_account(books: Ledger, slurm: StandInSlurm) -> None:
     _, (one, other) = plan_apply(books, slurm, BY_ACCOUNT)
     assert one.commands
     assert "account vision enforces the balance of account vision already" in other.problem
+
+
+@pytest.mark.parametrize("ended", ["vogel", "vision"])
+def test_what_has_ended_does_not_count_beside_what_is_in_force(books, slurm, ended: str) -> None:
+    numbers = {"vision": grant(books), "vogel": grant(books, holder_kind="pi", holder="vogel")}
+    expire_allocation(books, numbers[ended], posting("by mistake"))
+    assert applied(books, slurm) == ["set"]
+    wanted = {str(one.holder): one for one in plan_apply(books, slurm, BY_ACCOUNT)[1]}
+    gone, there = (wanted.pop(next(name for name in wanted if name.endswith(each)))
+                   for each in (ended, *(numbers.keys() - {ended})))  # fmt: skip
+    assert (there.target, there.problem) == ("vision", "")
+    assert is_explained(gone)
+    assert gone.problem.startswith("its allocations have ended; account vision enforces the bal")
+
+
+def test_what_could_not_be_enforced_and_has_ended_is_no_difference(command) -> None:
+    command(*GRANT[:4], "nowhere", *GRANT[5:], "--new")
+    assert command("allocation", "verify")[0] == 1
+    command("allocation", "expire", "1", "--why", "wrong account")
+    code, out, _ = command("allocation", "verify")
+    assert (code, "its allocations have ended; Slurm has no account nowhere" in out) == (0, True)
+
+
+def test_a_qos_that_no_job_can_run_in_is_named(command, slurm: StandInSlurm, configure) -> None:
+    command(*GRANT)
+    configure('[allocation]\nenforce = "qos"\n')
+    slurm.config["PriorityDecayHalfLife"] = "7-00:00:00"
+    _, _, err = command("allocation", "verify")
+    assert "Slurm has no QOS alloc_vision yet" in err
+    assert "NoDecay" not in err
+    command("allocation", "apply")
+    code, _, err = command("allocation", "verify")
+    assert code == 0
+    assert "account vision: no user may use QOS alloc_vision" in err
+    slurm.usable.append("alloc_vision")
+    assert "no user may use" not in command("allocation", "verify")[2]
 
 
 def test_a_tres_that_is_not_tracked(books: Ledger, slurm: StandInSlurm) -> None:

@@ -422,7 +422,7 @@ def test_a_dry_run_sends_nothing_and_leaves_nothing(
 ) -> None:
     assert run("run", "--dry-run") == 0
     shown = capsys.readouterr()
-    assert "c1   c1     gpu        a100:8  15" in shown.out
+    assert "c1    c1     gpu        a100:8  15" in shown.out
     # 8 + 8 + 4 + 4 + 6 + 2 GPUs for a quarter of an hour
     assert "6 jobs, at most 8 GPU-hours" in shown.err
     assert lab.sent == {}

@@ -229,7 +229,30 @@ class TestUnmapped:
         assert people("unmapped") == 0
         said = capsys.readouterr()
         assert len(said.out.splitlines()) == 1
-        assert said.err == "all usage in the ledger has a PI\n"
+        assert said.err == "all usage of ended runs in the ledger has a PI\n"
+
+
+def test_before_a_directory_was_read_that_is_what_to_do(coordinators, capsys):
+    keep(hours(1))
+    assert people("unmapped") == 0
+    said = capsys.readouterr()
+    assert "no directory was read yet: slurmkit setup, slurmkit ledger people sync" in said.out
+    assert "only ended runs are listed" in said.err
+
+
+def test_coordinators_alone_are_enough(coordinators, capsys):
+    keep(hours(1), hours(2, user="bob", account="climate"))
+    coordinators["vision"] = "vogel"
+    assert people("sync") == 0
+    said = capsys.readouterr()
+    assert "coordinator added: vogel of vision in lab" in said.out
+    assert "only coordinators of Slurm's accounts were read" in said.err
+    assert people("unmapped") == 0
+    _, row = capsys.readouterr().out.splitlines()
+    assert "climate" in row
+    assert "add a coordinator of climate (sacctmgr add coordinator), or write an over" in row
+    coordinators["vision"] = DatabaseDown("slurmdbd does not answer")
+    assert people("sync") == 1
 
 
 class TestShow:

@@ -185,7 +185,9 @@ def test_what_has_not_happened_yet_is_not_unknown(file_ledger, capsys):
 
 
 def test_who_has_no_ledger_is_told_who_reconciles(monkeypatch, tmp_path, capsys):
-    (tmp_path / "x.toml").write_text('[ledger.service]\nurl = "http://ledger:6830"\nuser = "0"\n')
+    (tmp_path / "x.toml").write_text(
+        '[ledger.service]\nurl = "http://ledger:6830"\nuser = "54321"\n'
+    )
     monkeypatch.setattr("slurmkit.config.files.config_paths", lambda: [tmp_path / "x.toml"])
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("SLURMKIT_DB", raising=False)

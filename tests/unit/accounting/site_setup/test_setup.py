@@ -15,6 +15,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -375,7 +376,25 @@ def test_what_is_wrong_is_an_error_and_exit_1(site, etc, capsys):
     assert "there is no folder /nowhere/at; make it" in said
     assert "error    munge: munge does not work: STATUS: Expired credential" in said
     if os.geteuid():
-        assert f"warning  service-account: {ME} is no operator of Slurm" in said
+        assert f"warning  service-account: {ME}, the account of the ledger's service, lacks" in said
+
+
+@pytest.mark.parametrize("by", ["option", "file"])
+def test_a_host_with_a_url_that_also_serves_is_checked_as_one_that_serves(site, etc, capsys, by):
+    option = ["--ldap-uri", "ldap://127.0.0.1:1"]
+    if by == "file":
+        option = []
+        etc.mkdir()
+        (etc / "config.toml").write_text(
+            '[ledger.service]\nlisten = "127.0.0.1:6830"\n[ldap]\nuri = "ldap://127.0.0.1:1"\n'
+        )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert run("--service-url", url, "--write", *option) == 1
+    said = capsys.readouterr().err
+    assert "ok       service: " in said
+    assert "error    directory: " in said
+    assert "nothing was written, because of: directory" in said
 
 
 def test_without_slurm_it_says_so_and_proposes_the_rest(etc, tmp_path, monkeypatch, capsys):
@@ -625,8 +644,8 @@ def test_a_directory_whose_certificate_is_not_known_is_not_read(directory, site,
 SECTION = LdapSection(uri="ldap://one")
 
 
-def survey(**entries: list[str]) -> DirectorySurvey:
-    """By object class, DNs whose first part has the name."""
+def survey(*owned: str, **entries: list[str]) -> DirectorySurvey:
+    """By object class, DNs whose first part has the name; those of `owned` have an owner."""
     kinds = {
         "ad_person": "(&(objectCategory=person)(objectClass=user))",
         "ipa": "(&(objectClass=ipaUserGroup)(memberManager=*))",
@@ -642,6 +661,8 @@ def survey(**entries: list[str]) -> DirectorySurvey:
         each: [(dn, {"cn": [dn.partition("=")[2].partition(",")[0].encode()]}) for dn in dns]
         for each, dns in ({key: [] for key in every} | found).items()
     }
+    for dn, attributes in chain.from_iterable(listed.values()):
+        attributes["Owner"] = [b"uid=x"] if dn in owned else []
     return DirectorySurvey("ldap://one", {}, listed)
 
 
@@ -659,6 +680,21 @@ def test_groups_are_those_that_are_named_as_accounts():
     assert with_accounts["groups_base"] == "ou=unix,dc=x"
     assert with_accounts["members"] == "username"
     assert chosen(made)["groups_base"] == "ou=it,dc=x"
+
+
+def test_groups_with_owners_come_first():
+    of_pis, accounts = "cn=vision,ou=research,dc=x", ("vision", "climate")
+    groups = {
+        "posixAccount": ["uid=a,ou=p,dc=x"],
+        "groupOfNames": [of_pis],
+        "posixGroup": ["cn=vision,ou=groups,dc=x", "cn=climate,ou=groups,dc=x"],
+    }
+    assert chosen(survey(**groups), *accounts)["groups_base"] == "ou=groups,dc=x"
+    made = choose_subtrees(survey(of_pis, **groups), SECTION, accounts)
+    (base,) = [each for each in made if each.key == "groups_base"]
+    assert base.value == "ou=research,dc=x"
+    assert "(vision) are below it, 1 with an owner" in base.source
+    assert "; ou=groups,dc=x has 2 such groups with (objectClass=posixGroup)" in base.source
 
 
 def test_active_directory_and_freeipa_need_other_attributes():
