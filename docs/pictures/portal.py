@@ -34,7 +34,8 @@ def fill_ledger(name: str) -> None:
     """Give the ledger a month of runs."""
     argv = [sys.executable, HERE / "past_jobs.py"]
     runs = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
-    ingest = ("slurmkit", "ledger", "ingest", "--file", "-", "--cluster", name, "--header")
+    form = ("--cluster", name, "--header", "--delimiter", "|")
+    ingest = ("slurmkit", "ledger", "ingest", "--file", "-", *form)
     run_in("ledger", name, *ingest, user="slurmkit", text=runs)
 
 
