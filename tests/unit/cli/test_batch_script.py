@@ -99,7 +99,7 @@ def test_a_file_that_is_not_there_or_no_script_is_no_command(
     write("train.toml", "command = ['true']\n")
     write("bare.sh", "hostname\n")
     for word, says in (
-        ("nofile.sh", "there is no file nofile.sh here; if it is a program on the nodes: -- nofile.sh"),
+        ("nofile.sh", "no file nofile.sh here; if it is a program on the nodes: -- nofile.sh"),
         ("train.toml", "a job file: slurmkit submit --job-file train.toml"),
         ("bare.sh", "bare.sh has no first line with #!"),
     ):
