@@ -262,6 +262,12 @@ def show_report(report: Report, form: OutputFormat) -> None:
         _write_file(form.output, _render(report, form))
     if not report.rows and (form.output or form.name in {"table", "csv"}):
         _print_no_match(report.meta.filters)
+        if report.meta.job:
+            words = (
+                f"nothing of job {report.meta.job}: the ledger has not read its end yet, or has no"
+                " such job"
+            )
+            print_wrapped("", words, indent=2, err=True)
     if form.name in {"table", "csv"}:
         for line in footer_lines(report.meta, brief=not form.notes):
             print_wrapped("", line, indent=2, err=True)
