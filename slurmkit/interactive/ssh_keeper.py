@@ -34,6 +34,7 @@ _PASSED_ON = ("SLURM_", "SLURMD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVIC
               "ZE_AFFINITY_MASK", "TMPDIR")  # fmt: skip
 _PIECE = 1 << 16
 _LOOK = 5.0  # seconds between two looks at connections
+_END = 5.0  # seconds that processes have to end
 _PEER = struct.Struct("3i")  # pid, uid and gid: socket(7), SO_PEERCRED
 
 
@@ -151,6 +152,51 @@ class Keeper:
             pass
         for child in self.children:
             child.terminate()
+        end_processes(self.job)
+
+
+def end_processes(job: str) -> None:
+    """End what people started in the job; sshd's sessions have left the group of the batch shell.
+
+    Slurm ends them itself only where it tracks processes by cgroup.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + _END
+        for pid in _processes_of(job):
+            try:
+                os.kill(pid, number)
+            except OSError:  # it has ended meanwhile
+                continue
+        while _processes_of(job) and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def _processes_of(job: str) -> "list[int]":
+    """Return the user's processes with the job's id in their environment, but those above us."""
+    above, mark = _ancestors(), b"SLURM_JOB_ID=" + job.encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid != os.getuid() or int(folder.name) in above:
+                continue
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:  # it has ended meanwhile, or is not ours
+            continue
+    return found
+
+
+def _ancestors() -> "set[int]":
+    """Return this process and those that it comes from, such as the batch shell."""
+    pid, above = os.getpid(), set()
+    while pid > 0 and pid not in above:
+        above.add(pid)
+        try:
+            # The name before the last bracket may hold anything.
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return above
 
 
 def keep(folder: Path, minutes: float) -> int:

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waiting import PATIENCE
+
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+# A second sshd of the login node, which after the key asks PAM, and PAM for a code.
+_CODES = """
+set -eu
+mkdir -p -m 700 /run/codes
+printf '%s\\n' "$@" >/run/codes/left
+cat >/run/codes/check <<'END'
+#!/bin/sh
+# Each code lets in once.
+code=$(tr -d '\\000')
+grep -qxF -- "$code" /run/codes/left && sed -i "/^$code\\$/d" /run/codes/left
+END
+chmod 700 /run/codes/check
+cat >/etc/pam.d/sshd-codes <<'END'
+auth required pam_exec.so expose_authtok quiet /run/codes/check
+auth required pam_permit.so
+account required pam_permit.so
+session required pam_permit.so
+END
+ln -sf sshd /usr/sbin/sshd-codes
+service=PAMServiceName=sshd-codes  # older ones take their own name
+/usr/sbin/sshd -t -o $service 2>/dev/null || service=UsePAM=yes
+/usr/sbin/sshd-codes -p 2222 -o UsePAM=yes -o $service -o KbdInteractiveAuthentication=yes \
+    -o AuthenticationMethods=publickey,keyboard-interactive -o PidFile=/run/codes/pid
+"""
+_NO_CODES = (
+    "kill $(cat /run/codes/pid); rm -r /run/codes /etc/pam.d/sshd-codes /usr/sbin/sshd-codes"
+)
 
 
 class Person:
@@ -50,15 +85,16 @@ class Person:
             "LANG": "C.UTF-8",
         }
 
-    def trust(self, port: int) -> None:
+    def trust(self, port: int, host: str = "127.0.0.1") -> None:
         with self.known.open("a", encoding="utf-8") as file:
-            file.write(f"[127.0.0.1]:{port} {' '.join(self.host_key.split()[:2])}\n")
+            file.write(f"[{host}]:{port} {' '.join(self.host_key.split()[:2])}\n")
 
     def configure(self, alias: str, port: int, *more: str) -> None:
+        """Make a Host; the first of two lines with the same option counts."""
         lines = [
-            f"Host {alias}", "HostName 127.0.0.1", f"Port {port}", f"User {self.user}",
+            f"Host {alias}", *more, "HostName 127.0.0.1", f"Port {port}", f"User {self.user}",
             f"IdentityFile {self.key}", "IdentitiesOnly yes", "IdentityAgent none",
-            f"UserKnownHostsFile {self.known}", "GlobalKnownHostsFile /dev/null", *more, "",
+            f"UserKnownHostsFile {self.known}", "GlobalKnownHostsFile /dev/null", "",
         ]  # fmt: skip
         before = self.config.read_text("utf-8") if self.config.exists() and alias != "lab" else ""
         self.config.write_text("\n".join([*lines, before]), "utf-8")
@@ -73,6 +109,61 @@ class Person:
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
+
+    def at_terminal(self, words: list[str], answers: list[tuple[str, str]], *program: str) -> str:
+        """Run slurmkit, or another program, at a terminal; return what it said and its exit status.
+
+        Args:
+            words: its arguments.
+            answers: each is typed once its pattern is in what was said.
+            program: by default slurmkit.
+        """
+        argv = [*(program or (sys.executable, "-m", "slurmkit")), *words]
+        child, screen = pty.fork()
+        if child == 0:
+            os.chdir(self.folder)
+            os.execvpe(argv[0], argv, self.env)  # noqa: S606
+        left, said, deadline = list(answers), "", time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if select.select([screen], [], [], 0.5)[0]:
+                try:
+                    piece = os.read(screen, 65536)
+                except OSError:
+                    break
+                said += piece.decode("utf-8", "replace")
+            if left and re.search(left[0][0], said):
+                os.write(screen, left.pop(0)[1].encode())
+        _, status = os.waitpid(child, 0)
+        os.close(screen)
+        return f"{said}\nexit {os.waitstatus_to_exitcode(status)}"
+
+    @contextmanager
+    def asked_for_codes(
+        self, alias: str, *codes: str, more: tuple[str, ...] = ()
+    ) -> Iterator[None]:
+        """Meanwhile the login node has a second sshd, which after the key asks for a code.
+
+        Args:
+            alias: what ssh and slurmkit call it.
+            codes: each lets in once.
+            more: further lines for ssh.
+        """
+        address = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
+        asked = ["docker", "inspect", "--format", address, self.lab.container("login")]
+        host = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[0]
+        settings = self.folder / "slurmkit.toml"
+        before = {path: path.read_text("utf-8") for path in (self.known, self.config, settings)}
+        self.trust(2222, host)
+        self.configure(alias, 2222, f"HostName {host}", *more)
+        section = f'[clusters.{alias}]\nssh_config = "{self.config}"\n'
+        settings.write_text(before[settings] + section, "utf-8")
+        self.lab.run("bash", "-c", _CODES, "-", *codes, user="")
+        try:
+            yield
+        finally:
+            self.lab.run("bash", "-c", _NO_CODES, user="")
+            for path, text in before.items():
+                path.write_text(text, "utf-8")
 
     @contextmanager
     def let_in(self) -> Iterator[None]:

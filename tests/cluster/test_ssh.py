@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pty
 import random
 import re
-import select
 import subprocess
 import sys
 import time
@@ -34,33 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 CUTS = int(os.environ.get("SLURMKIT_TEST_CUTS", "40"))
 CPU = ("--partition=cpu", "--time=20")
-
-
-# A second sshd of the login node, which after the key asks PAM, and PAM for a code.
-CODES = """
-set -eu
-mkdir -p -m 700 /run/codes
-printf '246810\\n135791\\n' >/run/codes/left
-cat >/run/codes/check <<'END'
-#!/bin/sh
-# Each code lets in once.
-code=$(tr -d '\\000')
-grep -qxF -- "$code" /run/codes/left && sed -i "/^$code\\$/d" /run/codes/left
-END
-chmod 700 /run/codes/check
-cat >/etc/pam.d/sshd-codes <<'END'
-auth required pam_exec.so expose_authtok quiet /run/codes/check
-auth required pam_permit.so
-account required pam_permit.so
-session required pam_permit.so
-END
-ln -sf sshd /usr/sbin/sshd-codes
-service=PAMServiceName=sshd-codes  # older ones take their own name
-/usr/sbin/sshd -t -o $service 2>/dev/null || service=UsePAM=yes
-/usr/sbin/sshd-codes -p 2222 -o UsePAM=yes -o $service -o KbdInteractiveAuthentication=yes \
-    -o AuthenticationMethods=publickey,keyboard-interactive -o PidFile=/run/codes/pid
-"""
-NO_CODES = "kill $(cat /run/codes/pid); rm -r /run/codes /etc/pam.d/sshd-codes /usr/sbin/sshd-codes"
 
 
 @pytest.fixture(scope="module")
@@ -173,30 +144,8 @@ def test_a_tunnel_over_the_connection(alice: Person) -> None:
         process.communicate()
 
 
-def at_terminal(person: Person, words: list[str], answers: list[tuple[str, str]]) -> str:
-    """Run slurmkit at a terminal; each answer is typed once its words are there."""
-    child, screen = pty.fork()
-    if child == 0:
-        os.chdir(person.folder)
-        os.execve(sys.executable, [sys.executable, "-m", "slurmkit", *words], person.env)  # noqa: S606
-    said, deadline = "", time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if select.select([screen], [], [], 0.5)[0]:
-            try:
-                piece = os.read(screen, 65536)
-            except OSError:
-                break
-            said += piece.decode("utf-8", "replace")
-        if answers and re.search(answers[0][0], said):
-            os.write(screen, answers.pop(0)[1].encode())
-    _, status = os.waitpid(child, 0)
-    os.close(screen)
-    return f"{said}\nexit {os.waitstatus_to_exitcode(status)}"
-
-
 def test_a_shell_on_a_node(alice: Person) -> None:
-    said = at_terminal(
-        alice,
+    said = alice.at_terminal(
         ["--cluster", "lab", "shell", *CPU, "--", "bash", "--norc"],
         [(r"bash-[\d.]+\$ ", "echo at $SLURMD_NODENAME; exit 7\r")],
     )
@@ -207,7 +156,7 @@ def test_a_shell_on_a_node(alice: Person) -> None:
 def test_the_screen(alice: Person, lab_cluster: Cluster) -> None:
     spec = JobSpec(command=("sleep", "1000"), time="20", partition="cpu", job_name="onscreen")
     job = lab_cluster.submit(plan(spec, lab_cluster))
-    said = at_terminal(alice, ["tui", "--cluster", "lab"], [("onscreen", "q")])
+    said = alice.at_terminal(["tui", "--cluster", "lab"], [("onscreen", "q")])
     job.cancel()
     assert "onscreen" in said
     assert said.endswith("exit 0")
@@ -311,36 +260,20 @@ def test_through_a_jump_host(alice: Person, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_one_time_code_after_the_key(alice: Person) -> None:
-    lab, address = alice.lab, "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
-    asked = ["docker", "inspect", "--format", address, lab.container("login")]
-    host = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[0]
-    with alice.known.open("a", encoding="utf-8") as file:
-        file.write(f"[{host}]:2222 {' '.join(alice.host_key.split()[:2])}\n")
-    alice.configure("token", 2222)
-    text = alice.config.read_text("utf-8")
-    alice.config.write_text(text.replace("127.0.0.1", host, 1), "utf-8")
-    settings = alice.folder / "slurmkit.toml"
-    before = settings.read_text("utf-8")
-    settings.write_text(f'{before}[clusters.token]\nssh_config = "{alice.config}"\n', "utf-8")
-    lab.run("bash", "-c", CODES, user="")
-    try:
-        prompt, words = r"Password: ?", ["--cluster", "token", "submit", *CPU, "--", "true"]
+    prompt, words = r"Password: ?", ["--cluster", "token", "submit", *CPU, "--", "true"]
+    with alice.asked_for_codes("token", "246810"):
         wrong_first = [(prompt, "000000\r"), (rf"{prompt}[^$]*{prompt}", "246810\r")]
-        said = at_terminal(alice, words, wrong_first)
+        said = alice.at_terminal(words, wrong_first)
         assert re.search(r"\b\d+\b", said)
         assert said.endswith("exit 0"), said
         assert "246810" not in said
         again = [(rf"({prompt}[^$]*){{{n}}}", "246810\r") for n in (1, 2, 3)]
-        said = at_terminal(alice, words, again)
+        said = alice.at_terminal(words, again)
         assert "tried: the key" in said
         assert "a one-time code" in said
         assert said.endswith("exit 1")
         nobody_there = alice.run(*words, check=False)
         assert "there is no terminal here" in nobody_there.stderr
-    finally:
-        lab.run("bash", "-c", NO_CODES, user="")
-        settings.write_text(before, "utf-8")
-        alice.configure("lab", alice.port)
 
 
 def test_the_guide(alice: Person) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,15 @@ PROGRAM = Path(ssh_keeper.__file__)
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 # The keeper with another program instead of sshd: it answers with what it gets.
 WITH_CAT = f"""
-import sys
+import signal, sys
 sys.path.insert(0, {str(PROGRAM.parent)!r})
 import ssh_keeper
 from pathlib import Path
-ssh_keeper._LOOK = 0.1
+ssh_keeper._LOOK, ssh_keeper._END = 0.1, 0.5
+signal.signal(signal.SIGTERM, ssh_keeper._end)
 ssh_keeper.Keeper(Path(sys.argv[1]), ["cat"], float(sys.argv[2])).run()
 """
+_JOBS = count(1)
 Started = Callable[..., "tuple[subprocess.Popen[bytes], dict[str, str]]"]
 
 
@@ -33,10 +37,11 @@ Started = Callable[..., "tuple[subprocess.Popen[bytes], dict[str, str]]"]
 def keeper(tmp_path: Path) -> Iterator[Started]:
     """Start a keeper; returns it and its address."""
     started = []
+    job = f"{os.getpid()}{next(_JOBS)}"  # a keeper ends all processes of its job's id
 
     def start(idle: float = 0) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
         argv = [sys.executable, "-c", WITH_CAT, str(tmp_path), str(idle)]
-        process = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": "12"})
+        process = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": job})
         started.append(process)
         address = tmp_path / ssh_keeper.ADDRESS
         wait_until(address.exists)
@@ -112,6 +117,28 @@ def test_another_user_gets_nothing(keeper: Started) -> None:
         " s.sendall(b'hello'); print(s.recv(9))"
     )
     assert b"hello" not in as_nobody(code, address["socket"]).stdout
+
+
+def test_what_was_started_in_the_job_ends_with_it(keeper: Started) -> None:
+    """Also what has a session of its own, as under sshd, and does not heed SIGTERM."""
+    process, address = keeper()
+    argv = ["bash", "-c", "trap '' TERM; echo begun; while :; do sleep 0.1; done"]
+    held, other = (
+        subprocess.Popen(
+            argv, env={**os.environ, "SLURM_JOB_ID": job}, stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for job in (address["job_id"], f"{address['job_id']}1")
+    )  # fmt: skip
+    for each in (held, other):
+        assert each.stdout is not None
+        assert each.stdout.readline() == b"begun\n"
+    process.terminate()
+    assert held.wait(60) == -signal.SIGKILL
+    assert other.poll() is None
+    other.kill()
+    other.communicate()
+    held.communicate()
 
 
 def test_the_address_of_a_later_job_stays(keeper: Started, tmp_path: Path) -> None:
