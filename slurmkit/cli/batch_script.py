@@ -65,10 +65,13 @@ def take_batch_script(options: dict[str, Any], *, is_marked: bool) -> tuple[Find
     words = () if is_marked or options["script"] or options.get("wrap") else options["command"]
     if not words:
         return ()
+    is_swept = bool(options.get("sweep") or options.get("points"))
     if (path := _find_script(words[0])) is None:
-        _refuse_mistaken_file(words)
+        # A program of the job's folder, or with a parameter in its name, need not be here.
+        if not (options.get("chdir") or (is_swept and "{" in words[0])):
+            _refuse_mistaken_file(words)
         return ()
-    if (options.get("sweep") or options.get("points")) and any("{" in w for w in words[1:]):
+    if is_swept and any("{" in word for word in words[1:]):
         return ()  # slurmkit fills {NAME} in for a command only
     options["command"] = ()
     options["script"] = _with_arguments(path, words[1:]) if len(words) > 1 else path

@@ -145,6 +145,7 @@ class Keeper:
 
     def _take_back(self) -> None:
         """Remove the address, unless another job of this profile has written its own."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut this short
         try:
             if json.loads(self.address.read_text())["socket"] == self.name:
                 self.address.unlink()
@@ -193,7 +194,7 @@ def _ancestors() -> "set[int]":
         above.add(pid)
         try:
             # The name before the last bracket may hold anything.
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
         except OSError:
             break
     return above

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -133,6 +134,8 @@ class Person:
                 said += piece.decode("utf-8", "replace")
             if left and re.search(left[0][0], said):
                 os.write(screen, left.pop(0)[1].encode())
+        else:
+            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         os.close(screen)
         return f"{said}\nexit {os.waitstatus_to_exitcode(status)}"

@@ -154,7 +154,8 @@ def _without_clashes(
                 f"QOS {one.target} would also be that of {names}; write {{kind}} into [allocation]"
                 ' qos, e.g. "alloc_{kind}_{name}"'
             )
-            found.append(_without_limit(one, problem))
+            without = _without_limit(one, problem)
+            found.append(without if (one.holder, one.unit) in in_force else _not_due(without))
         else:
             ended = (one.holder, one.unit) not in in_force
             found.append(one if one is mine[0] else _taken(one, mine[0], ended=ended))

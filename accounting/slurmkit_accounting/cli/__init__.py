@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _DB = "Database of the ledger.  [default: SLURMKIT_DB, [ledger] db, or a file of your own]"
 
 
+_TOLD = "slurmkit_accounting.private_ledgers"  # in click's context: what was said of
 _PASSWORD = re.compile(r"[\w+]+://[^:/]*:[^@]+@")  # as SQLAlchemy finds it
 
 
@@ -103,13 +105,14 @@ def open_for_writing(db: str | None) -> AbstractContextManager[Ledger]:
 @contextmanager
 def _open(db: str | None, *, writing: bool) -> Iterator[Ledger]:
     from slurmkit_accounting.ledger import database
+    from slurmkit_accounting.ledger.location import describe_url, ledger_url
 
     opener = database.open_for_writing if writing else database.open_for_reading
     with ExitStack() as stack:
         try:
             ledger = stack.enter_context(opener(db))
         except LedgerError as error:
-            if not _service_beside(db):
+            if not _service_beside(db) or Path(describe_url(ledger_url())).exists():
                 raise
             why = str(error).partition("; ")[0]  # without the advice for a ledger of one's own
             raise LedgerError(
@@ -121,8 +124,11 @@ def _open(db: str | None, *, writing: bool) -> Iterator[Ledger]:
 
 
 def mention_service(db: str | None, source: str) -> None:
-    """Say that a user's own ledger is not that of the site's service, if there is one."""
-    if url := _service_beside(db):
+    """Say once that a user's own ledger is not that of the site's service, if there is one."""
+    context = click.get_current_context(silent=True)
+    told: set[str] = context.meta.setdefault(_TOLD, set()) if context else set()
+    if source not in told and (url := _service_beside(db)):
+        told.add(source)
         click.echo(
             f"this ledger, {printable(source)}, is not the site's: reports use the site's service"
             f" at {printable(url)}; to use this ledger, add: --db {printable(f'sqlite:///{source}')}",

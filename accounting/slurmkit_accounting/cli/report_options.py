@@ -264,8 +264,8 @@ def show_report(report: Report, form: OutputFormat) -> None:
         _print_no_match(report.meta.filters)
         if report.meta.job:
             words = (
-                f"nothing of job {report.meta.job}: the ledger has not read its end yet, or has no"
-                " such job"
+                f"nothing of job {report.meta.job} in this window (another: --from DATE), or the"
+                " ledger has not read its end yet, or you may not see it"
             )
             print_wrapped("", words, indent=2, err=True)
     if form.name in {"table", "csv"}:

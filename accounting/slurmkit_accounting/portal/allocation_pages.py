@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from flask import Blueprint, g, render_template
 
+from slurmkit.errors import BadConfig
 from slurmkit_accounting.allocations.amounts import UNIT_NAMES, format_hours
 from slurmkit_accounting.allocations.balance import Balance, Balances
 from slurmkit_accounting.allocations.words import day_words, range_words, remarks, share_words
@@ -61,7 +63,6 @@ def page() -> str:
     who, zone = reader(), portal().zone
     sees_all = who.permission.scope.is_everything
     found: Balances = who.ask(g.ledger, "balances", everything=sees_all)
-    budget = ask_report("budget", timezone=zone_name() or None, now=portal().now)
     notes = [line for one in found.rows for line in remarks(one, zone)]
     return render_template(
         "allocations.html",
@@ -70,12 +71,21 @@ def page() -> str:
         with_users=len(found.rows) <= _MOST_HOLDERS,
         notes=list(dict.fromkeys(notes)),
         sees_all=sees_all,
-        budgets=Asked("budget").link() if budget.rows else "",
+        budgets=_budgets_link(),
         about=lines_about(
             "window: the allocations that are in force now; running jobs count up to now",
-            "amounts are hours, rounded down",
+            "amounts are hours, rounded down; their links show all GPU-hours since the allocations"
+            " begin, also those that no allocation pays for",
         ),
     )
+
+
+def _budgets_link() -> str:
+    """Return the link to the budgets of budgets.toml; empty if there are none that can be read."""
+    with suppress(BadConfig):
+        budget = ask_report("budget", timezone=zone_name() or None, now=portal().now)
+        return Asked("budget").link() if budget.rows else ""
+    return ""
 
 
 def _row(one: Balance) -> BalanceRow:

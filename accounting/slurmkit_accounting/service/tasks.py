@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from slurmkit.config.files import load_section
+from slurmkit.config.files import has_section, load_section
 from slurmkit.errors import BadConfig, NotSent, SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
 from slurmkit.state.capabilities import read_slurm_config
@@ -16,6 +16,7 @@ from slurmkit_accounting.calendar import Zone
 from slurmkit_accounting.config import (
     GpuUseSection,
     JobMailSection,
+    LedgerSection,
     ScheduleSection,
 )
 from slurmkit_accounting.gpu_use.collect import GpuUseCollector, SampleSource
@@ -93,7 +94,7 @@ class ServiceTasks:
                 monthly=name in monthly,
             )
             for name, run in runs.items()
-            if (text := getattr(section, name))
+            if (text := getattr(section, name)) and (name != "people" or _has_people_source())
         ]
         return [
             *tasks,
@@ -286,3 +287,8 @@ class ServiceTasks:
             raise NotSent(f"{len(whys)} mails were not sent, the first to {whys[0]}")
         summary = ", ".join(f"{number} {outcome.value}" for outcome, number in counts.items())
         return f"{', '.join(months) or 'no month'}: {summary or 'nobody to mail'}"
+
+
+def _has_people_source() -> bool:
+    """Return whether the configuration names a source of people."""
+    return has_section("ldap") or bool(load_section("ledger", LedgerSection).overrides)

@@ -100,9 +100,10 @@ def whole_nodes_of_parts(request: Request) -> Iterator[Finding]:
 def mixed_gpu_types(request: Request) -> Iterator[Finding]:
     """Warn of several nodes that may get different types of GPUs, since none was named."""
     gpus = request.spec.gpus
-    if gpus is None or gpus.type or gpus.is_part or request.nodes < 2:
+    if gpus is None or gpus.type or gpus.mig or gpus.is_part or request.nodes < 2:
         return
-    held = [gres for node in request.fitting for gres in node.gres if gres.name == "gpu"]
+    nodes = _holding(request.fitting, _needs(request))
+    held = [gres for node in nodes for gres in node.gres if gres.name == "gpu" and not gres.is_mig]
     types = sorted({gres.type for gres in held if gres.type})
     if len(types) > 1:
         message = (

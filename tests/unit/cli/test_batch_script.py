@@ -106,6 +106,10 @@ def test_a_file_that_is_not_there_or_no_script_is_no_command(
         assert run_to_exit_code(cli, ["plan", "--time", "1", word]) == 2
         assert says in capsys.readouterr().err
     assert run_to_exit_code(cli, ["plan", "--time", "1", "--", "nofile.sh"]) == 0
+    write("sub/run.sh", "hostname\n", 0o755)
+    assert run_to_exit_code(cli, ["plan", "--time", "1", "--chdir", "sub", "./run.sh"]) == 0
+    swept = ["--sweep", "lr=1,2", "run_{lr}.sh"]
+    assert run_to_exit_code(cli, ["plan", "--time", "1", *swept]) == 0
 
 
 def test_after_two_dashes_a_script_is_a_program(planned: Any) -> None:

@@ -134,6 +134,7 @@ def test_what_was_started_in_the_job_ends_with_it(keeper: Started) -> None:
         assert each.stdout is not None
         assert each.stdout.readline() == b"begun\n"
     process.terminate()
+    process.terminate()
     assert held.wait(60) == -signal.SIGKILL
     assert other.poll() is None
     other.kill()

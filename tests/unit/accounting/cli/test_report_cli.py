@@ -213,7 +213,7 @@ def test_a_filter_that_matches_nothing_is_named(books, capsys):
     assert f"slurmkit report usage --by user,partition {dates}\n" in said.err
     assert "nothing matches" not in report(capsys, "usage", *NOVEMBER, "--user", "bob").err
     of_job = report(capsys, "efficiency", "--job", "987654").err
-    assert "nothing of job 987654: the ledger has not read its end yet" in of_job
+    assert "nothing of job 987654 in this window (another: --from DATE)" in of_job
 
 
 @pytest.mark.parametrize("ending", ["html", "xlsx", "csv", "json"])

@@ -323,12 +323,12 @@ def test_the_dashboard_shows_these_metrics_and_no_others(monkeypatch: pytest.Mon
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_people_are_on_the_schedule_also_without_a_directory(configure: Any) -> None:
+def test_people_are_on_the_schedule_where_somebody_knows_them(configure: Any) -> None:
     def names(**section: str) -> list[str]:
         work = ServiceTasks(open_for_writing, FakeSlurm({}), lambda: None, UTC)
         return [each.name for each in work.tasks(ScheduleSection(**section))]
 
-    assert names() == ["people", "ingest", "sweep"]  # Slurm knows coordinators
+    assert names() == ["ingest", "sweep"]
     configure('[ldap]\nuri = "ldap://x"\n')
     assert names() == ["people", "ingest", "sweep"]
     assert names(people="", sweep="", mail="0 8 4 * *") == ["ingest", "mail"]

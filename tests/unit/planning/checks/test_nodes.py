@@ -62,6 +62,8 @@ def test_several_nodes_may_have_different_gpus_where_no_type_is_named() -> None:
     assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(2, "a100"))
     assert "gpu-types-mixed" not in findings(nodes=1, gpus=Gpus(2))
     assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(2), nodelist="c[1-2]")
+    assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(8))  # only a100 nodes have so many
+    assert "gpu-types-mixed" not in findings(nodes=2, gpus=Gpus(1, mig="1g.5gb"), partition="mig")
 
 
 def test_gpus_that_no_node_left_has() -> None:
