@@ -27,7 +27,6 @@ from slurmkit.formats import display
 from slurmkit.formats.job_ids import check_job_id, group_by_id, whole_id
 from slurmkit.jobs import pending_reasons
 from slurmkit.jobs.accounting_records import read_runs
-from slurmkit.jobs.pending_reasons import ReasonText
 from slurmkit.state.queue import QueueFilter, read_queue
 from slurmkit.state.queue_rows import QueueRow
 
@@ -156,7 +155,7 @@ def _ended(cluster: JobCluster, job_id: str) -> Explanation:
     )
 
 
-def _who(cluster: JobCluster, row: QueueRow, reason: ReasonText) -> str:
+def _who(cluster: JobCluster, row: QueueRow, reason: pending_reasons.ReasonText) -> str:
     """Return who can act; of somebody else's job, it is that user who is `you` in the texts."""
     if not reason.who.startswith(pending_reasons.YOU) or is_own(cluster.slurm, row):
         return reason.who

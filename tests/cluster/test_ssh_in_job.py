@@ -258,7 +258,7 @@ def run_on(laptop: Person, *argv: str) -> subprocess.CompletedProcess[str]:
 def test_from_outside_through_the_login_node(
     lab: Lab, profile: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The host key is known beforehand; files, git and ports go through as from inside."""
+    """The host key is known beforehand; files and git go through as from inside."""
     laptop, _ = laptop_of_alice(lab, profile, tmp_path_factory.mktemp("laptop"))
     host, options = f"slurmkit-{profile}", ("-F", str(laptop.config))
     there = f"ssh {shlex.join(options)} {host}"
@@ -280,15 +280,21 @@ def test_from_outside_through_the_login_node(
         assert done.stdout == "one\nfirst\n", done.stderr
 
 
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """A folder for a socket, whose path has at most 107 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
 def test_from_outside_with_a_one_time_code(
-    lab: Lab, profile: str, tmp_path_factory: pytest.TempPathFactory
+    lab: Lab, profile: str, tmp_path_factory: pytest.TempPathFactory, short_folder: str
 ) -> None:
     """With the lines of docs/editors.md for the login node, one code is enough for the day."""
-    short = tempfile.mkdtemp()  # the path of a socket has at most 107 characters
     laptop, login = laptop_of_alice(lab, profile, tmp_path_factory.mktemp("laptop-codes"))
     guide = (Path(__file__).parents[2] / "docs" / "editors.md").read_text("utf-8")
     (lines,) = re.findall(r"^Host hpc\n((?:    .*\n)+)", guide, re.MULTILINE)
-    once = lines.replace("~/.ssh", short).splitlines()
+    once = lines.replace("~/.ssh", short_folder).splitlines()
     argv = ("-F", str(laptop.config), f"slurmkit-{profile}", "hostname")
     with laptop.let_in(), laptop.asked_for_codes(login, "246810", more=tuple(once)):
         said = laptop.at_terminal(list(argv), [("Password: ?", "246810\r")], "ssh")

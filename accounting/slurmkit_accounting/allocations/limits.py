@@ -146,31 +146,26 @@ def _without_clashes(
     for one in wanted:
         mine = users[_place(one)]
         others = [other for other in mine if other.holder != one.holder]
-        if one.problem or one not in mine or not others:
+        if one.problem or one not in mine or not others or (kind != "qos" and one is mine[0]):
             found.append(one)
-        elif kind == "qos":
+            continue
+        if kind == "qos":
             names = ", ".join(sorted({str(other.holder) for other in others}))
             problem = (
                 f"QOS {one.target} would also be that of {names}; write {{kind}} into [allocation]"
                 ' qos, e.g. "alloc_{kind}_{name}"'
             )
             without = _without_limit(one, problem)
-            found.append(without if (one.holder, one.unit) in in_force else _not_due(without))
         else:
-            ended = (one.holder, one.unit) not in in_force
-            found.append(one if one is mine[0] else _taken(one, mine[0], ended=ended))
+            problem = f"account {one.target} enforces the balance of {mine[0].holder} already"
+            without = _without_limit(msgspec.structs.replace(one, target=""), problem)
+        found.append(without if (one.holder, one.unit) in in_force else _not_due(without))
     return found
 
 
 def _place(one: WantedLimit) -> tuple[str, str]:
     """Return what only one holder may have: an account for one TRES, or a QOS, whose jobs count."""
     return one.target, one.tres if one.target_kind == "account" else ""
-
-
-def _taken(one: WantedLimit, first: WantedLimit, *, ended: bool) -> WantedLimit:
-    problem = f"account {one.target} enforces the balance of {first.holder} already"
-    without = _without_limit(msgspec.structs.replace(one, target=""), problem)
-    return _not_due(without) if ended else without
 
 
 def _not_due(one: WantedLimit) -> WantedLimit:

@@ -17,8 +17,13 @@ from slurmkit.formats.display import format_distance, printable
 from slurmkit_accounting import read
 from slurmkit_accounting.allocations.amounts import UNIT_NAMES, format_hours, to_hours
 from slurmkit_accounting.allocations.balance import balances
+from slurmkit_accounting.allocations.balance_words import (
+    day_words,
+    range_words,
+    remarks,
+    share_words,
+)
 from slurmkit_accounting.allocations.model import make_holder
-from slurmkit_accounting.allocations.words import day_words, range_words, remarks, share_words
 from slurmkit_accounting.calendar import host_zone_or_utc
 from slurmkit_accounting.cli import db_option
 

@@ -27,7 +27,7 @@ from slurmkit_accounting.render.text import (
 )
 
 if TYPE_CHECKING:
-    from slurmkit_accounting.reports.model import Report
+    from slurmkit_accounting.reports.model import Meta, Report
 
 Command = Callable[..., Any]
 # The same as `slurmkit_accounting.reports.dimensions.ALL_DIMENSIONS`, which is slow to import;
@@ -261,13 +261,8 @@ def show_report(report: Report, form: OutputFormat) -> None:
     else:
         _write_file(form.output, _render(report, form))
     if not report.rows and (form.output or form.name in {"table", "csv"}):
-        _print_no_match(report.meta.filters)
-        if report.meta.job:
-            words = (
-                f"nothing of job {report.meta.job} in this window (another: --from DATE), or the"
-                " ledger has not read its end yet, or you may not see it"
-            )
-            print_wrapped("", words, indent=2, err=True)
+        for line in _why_no_rows(report.meta):
+            print_wrapped("", line, indent=2, err=True)
     if form.name in {"table", "csv"}:
         for line in footer_lines(report.meta, brief=not form.notes):
             print_wrapped("", line, indent=2, err=True)
@@ -279,17 +274,21 @@ def _render(report: Report, form: OutputFormat) -> bytes:
     return render_report(report, form.name)
 
 
-def _print_no_match(filters: Mapping[str, Sequence[str]]) -> None:
-    """Print that nothing matches the filters of a report, and how to see what would."""
-    if not filters:
-        return
-    words = ", ".join(f"{name} {' or '.join(values)}" for name, values in filters.items())
-    known = ",".join(
-        name.replace("_", "-") for name in filters if name not in {"benchmark", "month"}
-    )
-    command = f"slurmkit report usage --by {known}{_window_asked()}"
-    hint = f"; to see the names of this window: {command}" if known else ""
-    print_wrapped("", f"nothing matches {words}{hint}", indent=2, err=True)
+def _why_no_rows(meta: Meta) -> Iterator[str]:
+    """Yield that nothing matches what a report was asked for, and how to see what would."""
+    if meta.filters:
+        words = ", ".join(f"{name} {' or '.join(values)}" for name, values in meta.filters.items())
+        known = ",".join(
+            name.replace("_", "-") for name in meta.filters if name not in {"benchmark", "month"}
+        )
+        command = f"slurmkit report usage --by {known}{_window_asked()}"
+        hint = f"; to see the names of this window: {command}" if known else ""
+        yield f"nothing matches {words}{hint}"
+    if meta.job:
+        yield (
+            f"nothing of job {meta.job} in this window (another: --from DATE), or the ledger has"
+            " not read its end yet, or you may not see it"
+        )
 
 
 def _window_asked() -> str:

@@ -20,7 +20,6 @@ from slurmkit_accounting.portal.identity import LoginRefused, account_of_name
 from slurmkit_accounting.portal.view_log import PortalView, subject_of, views_of
 
 pages = Blueprint("account", __name__)
-_DAY = 86400  # seconds
 _PAGES = {
     "runs": "lists of runs",
     "job": "a job",
@@ -51,7 +50,7 @@ def _page(wrong: str = "", user: str = "", until: str = "") -> str:
         pages=_PAGES,
         day=lambda epoch: dt.datetime.fromtimestamp(epoch, portal().zone.rules).date(),
         tomorrow=today + dt.timedelta(days=1),
-        last=today + dt.timedelta(days=LONGEST_SECONDS // _DAY - 1),
+        last=today + dt.timedelta(seconds=LONGEST_SECONDS, days=-1),
         wrong=wrong,
         given={"user": user, "until": until},
         about=lines_about("window: all deputies and views that the ledger still has"),

@@ -11,7 +11,12 @@ from flask import Blueprint, g, render_template
 from slurmkit.errors import BadConfig
 from slurmkit_accounting.allocations.amounts import UNIT_NAMES, format_hours
 from slurmkit_accounting.allocations.balance import Balance, Balances
-from slurmkit_accounting.allocations.words import day_words, range_words, remarks, share_words
+from slurmkit_accounting.allocations.balance_words import (
+    day_words,
+    range_words,
+    remarks,
+    share_words,
+)
 from slurmkit_accounting.portal.asked import Asked, ask_report, zone_name
 from slurmkit_accounting.portal.context import lines_about, portal, reader
 

@@ -18,7 +18,7 @@ _SHARE, _FEW = 0.1, 10  # of the entries, and entries, from which on a second su
 _SHOWN = 3
 
 
-class _Kind(NamedTuple):
+class _EntryKind(NamedTuple):
     """A kind of entries, and the keys of `[ldap]` that it needs; see docs/ledger-people.md."""
 
     search_filter: str
@@ -27,7 +27,7 @@ class _Kind(NamedTuple):
 
 _AD_PEOPLE = "(&(objectCategory=person)(objectClass=user))"
 _PEOPLE = (
-    _Kind(
+    _EntryKind(
         _AD_PEOPLE,
         {
             "people_filter": _AD_PEOPLE,
@@ -39,12 +39,12 @@ _PEOPLE = (
             "page_size": 1000,
         },
     ),
-    _Kind("(objectClass=posixAccount)", {}),
+    _EntryKind("(objectClass=posixAccount)", {}),
 )
 _IPA_GROUPS = "(&(objectClass=ipaUserGroup)(memberManager=*))"
 # The first one counts if several have as many groups that are named as a Slurm account.
 _GROUPS = (
-    _Kind(
+    _EntryKind(
         _IPA_GROUPS,
         {
             "groups_filter": _IPA_GROUPS,
@@ -53,12 +53,12 @@ _GROUPS = (
             "expire_attribute": "",
         },
     ),
-    _Kind("(objectClass=groupOfNames)", {}),
-    _Kind(
+    _EntryKind("(objectClass=groupOfNames)", {}),
+    _EntryKind(
         "(objectClass=groupOfUniqueNames)",
         {"groups_filter": "(objectClass=groupOfUniqueNames)", "member_attribute": "uniqueMember"},
     ),
-    _Kind(
+    _EntryKind(
         "(objectClass=group)",
         {
             "groups_filter": "(objectClass=group)",
@@ -66,7 +66,7 @@ _GROUPS = (
             "owner_attribute": "managedBy",
         },
     ),
-    _Kind(
+    _EntryKind(
         "(objectClass=posixGroup)",
         {
             "groups_filter": "(objectClass=posixGroup)",
@@ -147,7 +147,7 @@ def _of_groups(
     if not found:
         raise _nothing_error(survey, section, "groups", _GROUPS)
 
-    def fitness(one: tuple[_Kind, list[LdapEntry]]) -> tuple[int, int, bool]:
+    def fitness(one: tuple[_EntryKind, list[LdapEntry]]) -> tuple[int, int, bool]:
         kind, entries = one
         named = [entry for entry in entries if _names(entry) & wanted]
         owner = _owner_attribute(kind, section)
@@ -176,13 +176,13 @@ def _of_groups(
     yield from _settings(survey, kind)
 
 
-def _settings(survey: DirectorySurvey, kind: _Kind) -> Iterator[ProposedValue]:
+def _settings(survey: DirectorySurvey, kind: _EntryKind) -> Iterator[ProposedValue]:
     source = f"{survey.url}: it has entries with {kind.search_filter}"
     for key, value in kind.settings.items():
         yield ProposedValue("ldap", key, value, source)
 
 
-def _owner_attribute(kind: _Kind, section: LdapSection) -> str:
+def _owner_attribute(kind: _EntryKind, section: LdapSection) -> str:
     return str(kind.settings.get(_OWNER, section.owner_attribute))
 
 
@@ -241,7 +241,7 @@ def _lower(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _nothing_error(
-    survey: DirectorySurvey, section: LdapSection, what: str, kinds: Sequence[_Kind]
+    survey: DirectorySurvey, section: LdapSection, what: str, kinds: Sequence[_EntryKind]
 ) -> DirectoryError:
     asked = ", ".join(kind.search_filter for kind in kinds)
     return DirectoryError(
