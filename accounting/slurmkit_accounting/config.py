@@ -250,6 +250,10 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
             same host; reports ask it unless --db is given.
         user: the account the service runs as, by name or uid; only it can read a query, and
             clients take answers from nobody else.
+        auth: what certifies who asks on a port: `munge`, or `jwt`: a token of Slurm's auth/jwt, for
+            sites without MUNGE. Clients and the service must have the same.
+        jwt_key: for the service with `jwt`, the file of slurm.conf's AuthAltParameters: jwt_key, or
+            jwks.
         timeout: seconds a client waits for an answer.
         listen: for the service, the address it answers queries on: `HOST:PORT`, where MUNGE
             certifies who asks, or `unix:/PATH`, where the kernel does. Of several, separated by
@@ -269,6 +273,8 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str = ""
     user: str = "slurmkit"
+    auth: Literal["munge", "jwt"] = "munge"
+    jwt_key: str = ""
     timeout: ClientTimeout = 60
     listen: str = "127.0.0.1:6830"
     monitor: str = "127.0.0.1:6831"

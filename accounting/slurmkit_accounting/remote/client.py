@@ -7,6 +7,7 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from slurmkit_accounting.remote.protocol import (
     peer_uid,
     seal_query,
 )
+from slurmkit_accounting.remote.slurm_token import TokenBearer, own_token
 
 _SCHEMES: dict[str, type[http.client.HTTPConnection]] = {
     "http": http.client.HTTPConnection,
@@ -83,12 +85,9 @@ class RemoteLedger:
             ) from error
 
     def _answer(self, query: ServiceQuery) -> ServiceAnswer:
-        voucher: Voucher = MUNGE
         try:
             with closing(_connection(self._section)) as connection:
-                if isinstance(connection, _SocketConnection):
-                    connection.connect()
-                    voucher = SocketPeer(peer_uid(connection.sock))
+                voucher = self._voucher(connection)
                 sealed = seal_query(query, service=self._service, voucher=voucher)
                 connection.request("POST", PATH, sealed, {"Content-Type": voucher.content_type})
                 response = connection.getresponse()
@@ -103,6 +102,27 @@ class RemoteLedger:
                 f" {str(error) or type(error).__name__};"
                 " ask your administrator, or read a ledger of your own with --db"
             ) from error
+
+    def _voucher(self, connection: http.client.HTTPConnection) -> Voucher:
+        """Return what certifies who asks; of a socket, that is known once it is connected."""
+        if isinstance(connection, _SocketConnection):
+            connection.connect()
+            return SocketPeer(peer_uid(connection.sock))
+        if self._section.auth == "munge":
+            return MUNGE
+        is_verified = isinstance(connection, http.client.HTTPSConnection)
+        if not (is_verified or _is_this_host(connection.host)):
+            raise BadConfig(
+                f'[ledger.service] url: with auth = "jwt" it must be https://HOST, not'
+                f" {self.source}: who reads a token of Slurm on the network can act as you"
+            )
+        return TokenBearer(own_token(), self._service)
+
+
+def _is_this_host(name: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(name).is_loopback
+    return name == "localhost"
 
 
 def configured_remote() -> RemoteLedger | None:

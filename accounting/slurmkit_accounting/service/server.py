@@ -20,7 +20,9 @@ from slurmkit_accounting.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
 from slurmkit_accounting.remote.client import service_uid
 from slurmkit_accounting.remote.protocol import (
+    MUNGE,
     UNIX,
+    Voucher,
     seal,
     unseal,
 )
@@ -148,11 +150,39 @@ def _check_voucher(section: ServiceSection) -> None:
             " and clients accept answers only from that account; set user here and for clients,"
             " or run the service as that account"
         )
+    _voucher(section)
     by_munge = [one for one in section.addresses if not one.startswith(UNIX)]
-    if by_munge and unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
+    if (
+        section.auth == "munge"
+        and by_munge
+        and unseal(seal(b"", reader=os.getuid())).uid != os.getuid()
+    ):
         raise ServiceError(
             "munged reports another uid for this account; check that it runs on this host"
         )
+
+
+def _voucher(section: ServiceSection) -> Voucher:
+    """Return what certifies who asks on a port.
+
+    Raises:
+        BadConfig: when the key of tokens cannot be used.
+    """
+    if section.auth == "munge":
+        return MUNGE
+    # joserfc takes a tenth of a second to import, and most sites have MUNGE.
+    from slurmkit_accounting.service.slurm_tokens import (  # noqa: PLC0415
+        TokenReader,
+        load_token_keys,
+    )
+
+    if not section.jwt_key:
+        raise BadConfig(
+            '[ledger.service] jwt_key: auth = "jwt" needs the file of slurm.conf\'s'
+            " AuthAltParameters, jwt_key or jwks"
+        )
+    load_token_keys(section.jwt_key)
+    return TokenReader(partial(load_token_keys, section.jwt_key))
 
 
 def _applications(
@@ -181,10 +211,12 @@ def _applications(
             "/metrics": metrics.page,
         }
     )
-    turns = QueryTurns()
+    turns, on_port = QueryTurns(), _voucher(section)
     queries = {
         address: Door(
-            query_application(answers, parts.log, turns, on_socket=address.startswith(UNIX)),
+            query_application(
+                answers, parts.log, turns, on_socket=address.startswith(UNIX), on_port=on_port
+            ),
             _QUERY_THREADS,
             for_all=True,
         )

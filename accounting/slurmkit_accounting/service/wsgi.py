@@ -42,6 +42,7 @@ def query_application(
     turn: Callable[[int], AbstractContextManager[object]] = nullcontext,
     *,
     on_socket: bool = False,
+    on_port: Voucher = MUNGE,
 ) -> WSGIApplication:
     """Make the WSGI application that answers queries.
 
@@ -51,13 +52,14 @@ def query_application(
         turn: held while a query of a uid is answered and its answer is sealed.
         on_socket: whether it is served on a Unix socket whose server names the uid of who asks
             (`slurmkit_accounting.service.listening.serving_on`).
+        on_port: certifies who asks elsewhere.
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         sender = environ.get("REMOTE_ADDR")
         asked: dict[str, object] = {}
         try:
-            voucher = _socket_peer(environ) if on_socket else MUNGE
+            voucher = _socket_peer(environ) if on_socket else on_port
             uid, query = open_query(_read_body(environ), voucher)
             asked = {"uid": uid, "ask": query.ask}
             with turn(uid):

@@ -1,0 +1,180 @@
+"""Who sends a query, by a token of Slurm's auth/jwt: the service's end of `remote.slurm_token`.
+
+Slurm signs with HS256 and the key of AuthAltParameters=jwt_key, or a site's identity provider with
+RS256 and a key of AuthAltParameters=jwks. The user is the claim `sun` (Slurm's auth_jwt.c).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey, RSAKey
+from joserfc.jws import JWSRegistry
+from joserfc.util import base64_to_int
+
+from slurmkit.errors import BadConfig, NotVouched
+from slurmkit_accounting.remote.protocol import OpenedCredential
+from slurmkit_accounting.remote.slurm_token import CONTENT_TYPE, unpack
+
+LEEWAY_SECONDS = 60  # by which the clocks of slurmctld and of this host may differ
+_LONGEST_TOKEN = 16 * 1024  # bytes
+_LONGEST_NAME, _LONGEST_FILE = 255, 1 << 20
+_SHORTEST_SECRET = 16  # bytes; Slurm refuses shorter ones (auth_jwt.c: MINIMUM_KEY_LENGTH)
+_SHORTEST_RSA = 2048  # bits, NIST SP 800-131A
+_PUBLIC = frozenset(("kty", "kid", "use", "alg", "n", "e"))
+# joserfc raises these, too, for what is no token at all.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+TokenKey: TypeAlias = OctKey | RSAKey
+
+
+class TokenKeys(msgspec.Struct, frozen=True):
+    """The keys of one file: Slurm's own secret, or the public keys of a JWK set.
+
+    Attributes:
+        algorithm: `HS256` or `RS256`; a public key must never be taken for a secret.
+        keys: one secret, or the keys of the set.
+    """
+
+    algorithm: str
+    keys: tuple[TokenKey, ...]
+
+
+def load_token_keys(path: str) -> TokenKeys:
+    """Load the keys that tokens are signed with.
+
+    Args:
+        path: the file of AuthAltParameters: jwt_key, or jwks.
+
+    Raises:
+        BadConfig: when it cannot be read, others can read a secret, or it holds no key.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            mode, data = os.fstat(file.fileno()).st_mode, file.read(_LONGEST_FILE)
+    except OSError as error:
+        raise BadConfig(
+            f"[ledger.service] jwt_key: cannot read {path}: {error.strerror}; the service's account"
+            " must be able to read it"
+        ) from error
+    if (keys := _public_keys(data)) is not None:
+        if not keys:
+            raise BadConfig(f"[ledger.service] jwt_key: {path} has no RSA key for signatures")
+        return TokenKeys("RS256", keys)
+    if mode & stat.S_IRWXO:
+        raise BadConfig(f"[ledger.service] jwt_key: everybody can read {path}: chmod o= {path}")
+    try:
+        if len(data) >= _SHORTEST_SECRET:
+            return TokenKeys("HS256", (OctKey.import_key(data),))
+        why = f"it has {len(data)} bytes"
+    except (JoseError, ValueError) as error:  # of a certificate, for example
+        why = str(error)
+    raise BadConfig(
+        f"[ledger.service] jwt_key: {path} is no key of Slurm: {why}; name the file of"
+        " AuthAltParameters=jwt_key"
+    )
+
+
+def _public_keys(data: bytes) -> tuple[RSAKey, ...] | None:
+    """Return the keys of a JWK set (RFC 7517) that may sign tokens; None for another file."""
+    try:
+        listed = msgspec.json.decode(data, type=_KeySet).keys
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    found = []
+    for one in listed:
+        with suppress(JoseError, *_MALFORMED):
+            public = {name: value for name, value in one.items() if name in _PUBLIC}
+            if public["kty"] != "RSA" or one.get("use", "sig") != "sig":
+                continue
+            if base64_to_int(str(public["n"])).bit_length() >= _SHORTEST_RSA:
+                found.append(RSAKey.import_key(public))
+    return tuple(found)
+
+
+class _KeySet(msgspec.Struct):
+    keys: list[dict[str, str | list[str]]]
+
+
+class TokenReader:
+    """Opens queries with tokens; seals nothing, since TLS is between client and service.
+
+    Args:
+        keys: read anew for each query, so that a new key is known at once.
+        now: returns epoch seconds.
+    """
+
+    content_type = CONTENT_TYPE
+
+    def __init__(self, keys: Callable[[], TokenKeys], now: Callable[[], float] = time.time) -> None:
+        self._keys, self._now = keys, now
+
+    def seal(self, payload: bytes, *, reader: int) -> bytes:
+        """Return the payload in one line."""
+        del reader
+        return b64encode(payload)
+
+    def unseal(self, credential: bytes) -> OpenedCredential:
+        """Return the query and the uid of the user of its token.
+
+        Raises:
+            NotVouched: when the token is not valid, or this host does not know its user.
+        """
+        token, _, text = credential.strip().partition(b" ")
+        name = check_token(token, self._keys(), int(self._now()))
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+        except KeyError as error:
+            raise NotVouched(
+                f"the host of the service does not know user {name!r} of the token"
+            ) from error
+        return OpenedCredential(uid, unpack(text))
+
+
+def check_token(token: bytes, keys: TokenKeys, now: int) -> str:
+    """Return the user name of a token that is valid now.
+
+    Raises:
+        NotVouched: saying what is wrong with it.
+    """
+    if len(token) > _LONGEST_TOKEN:
+        raise NotVouched(f"the token is longer than {_LONGEST_TOKEN} bytes")
+    registry = JWSRegistry(algorithms=[keys.algorithm])
+    try:
+        signed = jwt.decode(token, lambda found: _key_for(found.headers(), keys), registry=registry)
+        claims = jwt.JWTClaimsRegistry(
+            now=now, leeway=LEEWAY_SECONDS, exp={"essential": True}, sun={"essential": True}
+        )
+        claims.validate(signed.claims)
+    except (JoseError, *_MALFORMED) as error:
+        words = str(error) or type(error).__name__
+        raise NotVouched(
+            f"the token of Slurm is not valid here: {words}; the key of [ledger.service] jwt_key"
+            " must be Slurm's, and the clocks of both hosts right"
+        ) from error
+    name = signed.claims["sun"]
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
+        raise NotVouched("the token of Slurm has no name of a user (sun)")
+    return name
+
+
+def _key_for(headers: dict[str, object], keys: TokenKeys) -> TokenKey:
+    """Return the only key that may have signed a token with these headers."""
+    kid = headers.get("kid")
+    if keys.algorithm == "HS256":
+        return keys.keys[0]  # slurmctld names no key, or its own
+    named: Sequence[TokenKey] = [key for key in keys.keys if kid is None or key.kid == kid]
+    if len(named) != 1:
+        raise NotVouched(f"{len(named)} keys of the set have the name {kid!r} of the token's key")
+    return named[0]

@@ -1,0 +1,192 @@
+"""Queries with a token of Slurm's auth/jwt: who is believed, and where a token goes."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import pwd
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+from service_lab import call, serving
+from slurmkit_accounting.config import ServiceSection
+from slurmkit_accounting.remote import slurm_token
+from slurmkit_accounting.remote.client import RemoteLedger
+from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceQuery, seal_query
+from slurmkit_accounting.remote.slurm_token import TokenBearer
+from slurmkit_accounting.service.slurm_tokens import (
+    TokenReader,
+    check_token,
+    load_token_keys,
+)
+from slurmkit_accounting.service.wsgi import query_application
+
+from slurmkit.errors import BadConfig, NotVouched, ServiceError
+
+NOW = 1_795_000_000
+SECRET = b"\x00{not json}\xff" + bytes(range(32))
+ME = pwd.getpwuid(os.getuid()).pw_name
+CLAIMS = {"sun": ME, "iat": NOW - 5, "exp": NOW + 100}
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "jwt_hs256.key"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+def token(claims: dict[str, Any] | None = None, *, secret: bytes = SECRET, **header: Any) -> bytes:
+    head = {"alg": "HS256", "typ": "JWT", **header}
+    return jwt.encode(head, claims or CLAIMS, OctKey.import_key(secret)).encode()
+
+
+def by_hand(header: dict[str, Any], secret: bytes = SECRET) -> bytes:
+    """Sign what no library would."""
+    text = part(header) + b"." + part(CLAIMS)
+    signature = hmac.digest(secret, text, "sha256")
+    return text + b"." + urlsafe_b64encode(signature).rstrip(b"=")
+
+
+def part(content: object) -> bytes:
+    return urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+
+
+def test_a_token_of_slurm_names_its_user(key_file: Path) -> None:
+    assert check_token(token(), load_token_keys(str(key_file)), NOW) == ME
+
+
+UNSIGNED = b".".join((part({"alg": "none"}), part(CLAIMS), b""))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(token(secret=b"another key of 32 bytes or more!"), id="another key"),
+        pytest.param(UNSIGNED, id="unsigned"),
+        pytest.param(token() + b"A", id="changed signature"),
+        pytest.param(b".".join((token().split(b".")[0], part(CLAIMS | {"sun": "root"}),
+                                token().split(b".")[2])), id="changed user"),
+        pytest.param(token(CLAIMS | {"exp": NOW - 61}), id="expired"),
+        pytest.param(token({"sun": ME, "iat": NOW}), id="without an end"),
+        pytest.param(token(CLAIMS | {"nbf": NOW + 120}), id="not yet"),
+        pytest.param(token(CLAIMS | {"iat": NOW + 120}), id="from the future"),
+        pytest.param(token({"exp": NOW + 9, "iat": NOW}), id="without a user"),
+        pytest.param(token(CLAIMS | {"sun": ""}), id="an empty user"),
+        pytest.param(token(CLAIMS | {"sun": ["root"]}), id="a list of users"),
+        pytest.param(token(CLAIMS | {"sun": "root\n"}), id="a name of two lines"),
+        pytest.param(token(CLAIMS | {"exp": "9" * 4000}), id="an end that is no number"),
+        pytest.param(by_hand({"alg": "HS256", "crit": ["x"], "x": 1}), id="critical header"),
+        pytest.param(by_hand({"alg": "hs256"}), id="no such algorithm"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"a.b.c", id="no token"),
+        pytest.param(b"\xff" * 40, id="bytes"),
+        pytest.param(b"." * 20_000, id="long"),
+    ],
+)  # fmt: skip
+def test_nothing_else_is_believed(key_file: Path, forged: bytes) -> None:
+    with pytest.raises(NotVouched):
+        check_token(forged, load_token_keys(str(key_file)), NOW)
+
+
+def test_keys_of_a_sites_own_provider(tmp_path: Path) -> None:
+    ours, other = (RSAKey.generate_key(2048, {"kid": kid}) for kid in ("ours", "other"))
+    path = tmp_path / "jwks.json"
+    keys = [key.as_dict(private=False) for key in (ours, other)]
+    path.write_text(json.dumps({"keys": [*keys, {"kty": "oct", "k": "x"}]}), "utf-8")
+    known = load_token_keys(str(path))
+    head = {"alg": "RS256", "kid": "ours"}
+    assert check_token(jwt.encode(head, CLAIMS, ours).encode(), known, NOW) == ME
+    with pytest.raises(NotVouched):
+        check_token(jwt.encode(head, CLAIMS, other).encode(), known, NOW)
+    with pytest.raises(NotVouched):  # a public key is no secret
+        forged = by_hand({"alg": "HS256", "kid": "ours"}, ours.as_pem(private=False))
+        check_token(forged, known, NOW)
+    with pytest.raises(NotVouched, match="0 keys"):
+        check_token(jwt.encode(head | {"kid": "x"}, CLAIMS, ours).encode(), known, NOW)
+
+
+def test_a_key_that_cannot_be_used_is_named(tmp_path: Path, key_file: Path) -> None:
+    with pytest.raises(BadConfig, match="cannot read"):
+        load_token_keys(str(tmp_path / "none"))
+    key_file.chmod(0o644)
+    with pytest.raises(BadConfig, match="everybody can read"):
+        load_token_keys(str(key_file))
+    key_file.chmod(0o600)
+    key_file.write_bytes(b"short")
+    with pytest.raises(BadConfig, match="5 bytes"):
+        load_token_keys(str(key_file))
+    key_file.write_text('{"keys": [{"kty": "EC"}]}', "utf-8")
+    with pytest.raises(BadConfig, match="no RSA key"):
+        load_token_keys(str(key_file))
+
+
+def service(key_file: Path, said: list[tuple[str, object]] | None = None) -> Any:
+    def who(uid: int, query: ServiceQuery) -> ServiceAnswer:
+        return ServiceAnswer(msgspec.Raw(msgspec.json.encode([uid, query.arguments])))
+
+    def log(what: str, **facts: object) -> None:
+        if said is not None:
+            said.append((what, facts.get("why")))
+
+    reader = TokenReader(lambda: load_token_keys(str(key_file)), lambda: NOW)
+    return query_application(who, log, on_port=reader)
+
+
+def test_a_query_is_answered_as_its_user(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(slurm_token.VARIABLE, token().decode())
+    with serving(service(key_file)) as url:
+        section = ServiceSection(url=url, user=str(os.getuid()), auth="jwt")
+        assert RemoteLedger(section).ask("who", {"a": 1}, list) == [os.getuid(), {"a": 1}]
+
+
+def test_the_host_must_know_the_user(key_file: Path) -> None:
+    said: list[tuple[str, object]] = []
+    bearer = TokenBearer(token(CLAIMS | {"sun": "nobody-here"}).decode(), 1)
+    sealed = seal_query(ServiceQuery("who", {}), service=1, voucher=bearer)
+    status, body = call(service(key_file, said), sealed)
+    assert status.startswith("403")
+    assert b"does not know user 'nobody-here'" in body
+    assert said[0][0] == "refused"
+
+
+def test_munge_and_tokens_are_not_taken_for_each_other(key_file: Path) -> None:
+    status, _ = call(service(key_file), b"MUNGE:AwQFAAA=:")
+    assert status.startswith("403")
+
+
+def test_a_token_never_goes_to_the_network_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_token, "own_token", lambda: pytest.fail("asked for a token"))
+    section = ServiceSection(url="http://ledger:6830", user="0", auth="jwt")
+    with pytest.raises(BadConfig, match="must be https://HOST"):
+        RemoteLedger(section).ask("who", {}, list)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo SLURM_JWT=abc.def.ghi", ""),
+        ("echo >&2 'scontrol: error: no auth/jwt'; exit 1", "no auth/jwt"),
+        ("echo hello", "printed no token"),
+    ],
+)
+def test_slurm_gives_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    monkeypatch.delenv(slurm_token.VARIABLE, raising=False)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if not says:
+        assert slurm_token.own_token() == "abc.def.ghi"
+        return
+    with pytest.raises(ServiceError, match=says):
+        slurm_token.own_token()
