@@ -106,8 +106,8 @@ def test_keys_of_a_sites_own_provider(tmp_path: Path) -> None:
     assert check_token(jwt.encode(head, CLAIMS, ours).encode(), known, NOW) == ME
     with pytest.raises(NotVouched):
         check_token(jwt.encode(head, CLAIMS, other).encode(), known, NOW)
+    forged = by_hand({"alg": "HS256", "kid": "ours"}, ours.as_pem(private=False))
     with pytest.raises(NotVouched):  # a public key is no secret
-        forged = by_hand({"alg": "HS256", "kid": "ours"}, ours.as_pem(private=False))
         check_token(forged, known, NOW)
     with pytest.raises(NotVouched, match="0 keys"):
         check_token(jwt.encode(head | {"kid": "x"}, CLAIMS, ours).encode(), known, NOW)
