@@ -29,7 +29,7 @@ test: lint docs ## everything CI asks for on the default release
 	@$(MAKE) --no-print-directory cluster-test SLURM=24.11
 
 # It takes two hours, so a failure does not keep the other parts from running; the last line names all.
-test-all: ## test, slow unit tests, all examples and fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05
+test-all: ## test, slow unit tests, all examples and fuzz, and every cluster test, slow ones too, on Slurm 22.05 and 26.05, the ledger service also without MUNGE
 	@failed=; \
 	$(MAKE) --no-print-directory test || failed="$$failed test"; \
 	$(STEP) "slow unit tests" $(PYTEST) -q -m "slow and not cluster" tests/unit tests/tui || failed="$$failed slow"; \
@@ -38,6 +38,8 @@ test-all: ## test, slow unit tests, all examples and fuzz, and every cluster tes
 	$(MAKE) --no-print-directory fuzz || failed="$$failed fuzz"; \
 	for release in $(OTHER_RELEASES); do \
 	    $(MAKE) --no-print-directory cluster-test SLURM=$$release SELECT= SLOW=1 || failed="$$failed $$release"; done; \
+	$(MAKE) --no-print-directory cluster-test SLURM=24.11 AUTH=slurm SELECT="service or smoke" SLOW=1 || \
+	    failed="$$failed without-MUNGE"; \
 	[[ -z $$failed ]] || { echo "failed:$$failed" >&2; exit 1; }
 
 # SEED= gives a seed again, CASE= and TARGET= one case of it.
@@ -56,8 +58,8 @@ TEST_CLUSTERS = $(TEST_CLUSTER)$(if $(SELECT),, $(TEST_CLUSTER)b $(TEST_CLUSTER)
 .PHONY: cluster-test
 cluster-test:
 	@$(STEP) "Docker" docker/engine
-	@for cluster in $(TEST_CLUSTERS); do \
-	    $(STEP) "fresh Slurm $(SLURM) cluster $$cluster" docker/cluster reset --slurm $(SLURM) --name $$cluster || exit; done
+	@for cluster in $(TEST_CLUSTERS); do $(STEP) "fresh Slurm $(SLURM) cluster $$cluster" \
+	    docker/cluster reset --slurm $(SLURM) --auth $(or $(AUTH),munge) --name $$cluster || exit; done
 	@$(if $(SELECT),,$(STEP) "ledger tests on its PostgreSQL" tests/on-postgres $(TEST_CLUSTER) $(if $(SLOW),,-m sql))
 	@SLURMKIT_TEST_SLURM=$(SLURM) SLURMKIT_TEST_CLUSTER="$(TEST_CLUSTERS)" \
 	    $(if $(SLOW),SLURMKIT_TEST_GPU_SECONDS=$${SLURMKIT_TEST_GPU_SECONDS:-300}) \

@@ -291,6 +291,11 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
         """The addresses of `listen`; an empty one, at which nothing can listen, for none."""
         return tuple(self.listen.split()) or ("",)
 
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Those of the addresses that are no sockets."""
+        return tuple(one for one in self.addresses if not one.startswith("unix:"))
+
 
 class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):
     """`[ledger.schedule]`: when the service runs each task, as five cron fields; empty for never.

@@ -46,6 +46,7 @@ render_slurm() {
     for file in "$CONF/slurm/$RELEASE"/*.conf; do
         render "${file#"$CONF/"}" "$folder/${file##*/}" root:root 0644 CLUSTER
     done
+    render "slurm/auth-$AUTH.conf" "$folder/auth.conf" root:root 0644
 }
 
 # Fails, with Slurm's own words, where Slurm's commands cannot read the edited configuration.
@@ -69,6 +70,17 @@ install_into_slurm() {
         install -m 0755 "$INTO_SLURM/$file" "/etc/slurm/$file.new"
         mv "/etc/slurm/$file.new" "/etc/slurm/$file"
     done
+}
+
+# What Slurm certifies with: munged, or a key that only its daemons have.
+start_auth() {
+    [[ ! -e $SECRETS/munge.key ]] || start_munge
+    [[ ! -e $SECRETS/slurm.key ]] || install_key slurm slurm:slurm /etc/slurm
+}
+
+# install_key NAME OWNER:GROUP FOLDER: nobody but them reads it.
+install_key() {
+    install -o "${2%:*}" -g "${2#*:}" -m 0640 "$SECRETS/$1.key" "$3/$1.key"
 }
 
 start_munge() {

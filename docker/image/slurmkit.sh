@@ -29,12 +29,13 @@ install_slurmkit() {
 
 # Sshd listens on a port of the host that Docker has chosen; `keep_login_address` noted which.
 configure_site() {
-    local address TUNNEL=''
+    local address TUNNEL='' SERVICE
+    SERVICE=$(cat "$CONF/login/service-$AUTH.toml")
     if [[ -s $LOGIN_ADDRESS ]]; then
         address=$(<"$LOGIN_ADDRESS")
         printf -v TUNNEL '\n[tunnel]\nlogin = "%s"\nport = %d' "${address%:*}" "${address##*:}"
     fi
-    render login/config.toml /etc/slurmkit/config.toml root:root 0644 TUNNEL
+    render login/config.toml /etc/slurmkit/config.toml root:root 0644 TUNNEL SERVICE
 }
 
 # Reads HOST:PORT from standard input.
@@ -43,11 +44,18 @@ keep_login_address() {
     configure_site
 }
 
+# All programs of this container believe what the cluster's own authority has signed.
+trust_authority() {
+    install -m 0644 "$SECRETS/ca.pem" /usr/local/share/ca-certificates/cluster.crt
+    update-ca-certificates >/dev/null 2>&1
+}
+
 # slurmkit's settings, and the system account that keeps the books, with settings of its own.
 configure_slurmkit() {
     local home=/var/lib/slurmkit
     configure_site
     install -m 0644 "$SECRETS/ca.pem" /etc/slurmkit/ca.pem
+    trust_authority
     install -o root -g slurmkit -m 0640 "$SECRETS/ldap-reader.password" /etc/slurmkit/ldap.password
     install -d -o slurmkit -g slurmkit -m 0750 "$home"
     install -o slurmkit -g slurmkit -m 0600 /dev/null "$home/.pgpass"

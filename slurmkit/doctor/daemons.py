@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding, Severity, parse_release
+from slurmkit.doctor.installation import service_auth
 from slurmkit.errors import ControllerDown, DatabaseDown, SlurmError, SlurmMissing
 from slurmkit.formats.display import format_time as time_of
 from slurmkit.formats.display import printable
@@ -148,13 +149,15 @@ def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that munge works here. With auth/slurm, only the ledger service needs it."""
     auth = case.config.get("AuthType", "")
     if auth == "auth/slurm":
-        if why := _munge_fault(case, or_missing="munge is not on the PATH"):
+        asks = service_auth() == "munge"
+        if asks and (why := _munge_fault(case, or_missing="munge is not on the PATH")):
             yield CheckFinding("note", f"AuthType=auth/slurm, and munge does not work here: {why}",
                         "Slurm does not need it; the ledger service does, to know who asks: reports"
                         " and settings of mails do not work from here over the service",
-                        "install munge; use one munge.key on the service's host and here; on the"
-                        " service's host itself a Unix socket does without: docs/service.md",
-                        "as root here")  # fmt: skip
+                        'auth = "jwt" in [ledger.service] does without, and so does a Unix socket'
+                        " on the service's host (docs/service.md); or install munge, with one key"
+                        " on all hosts",
+                        "in slurmkit's configuration")  # fmt: skip
     elif auth.endswith("munge") and (why := _munge_fault(case)):
         yield CheckFinding("error", f"munge does not work: {why}",
                     "Slurm cannot verify who you are: every command fails",

@@ -172,10 +172,19 @@ def _configured_spool() -> str:
 
 def service_user() -> str:
     """Return the account of the service; empty without the accounting extra."""
-    if any(find_spec(name) is None for name in EXTRAS["accounting"]):
+    return _service_setting("user")
+
+
+def service_auth() -> str:
+    """Return what certifies who asks the service; empty without the accounting extra."""
+    return _service_setting("auth")
+
+
+def _service_setting(name: str) -> str:
+    if any(find_spec(extra) is None for extra in EXTRAS["accounting"]):
         return ""
     section = import_module(_LEDGER_CONFIG).ServiceSection
-    return str(load_section("ledger.service", section).user)
+    return str(getattr(load_section("ledger.service", section), name))
 
 
 def _is_the_service() -> bool:

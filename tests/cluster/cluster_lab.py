@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
@@ -58,6 +59,11 @@ class Lab:
     def as_root(self, service: str, *argv: str) -> str:
         """Return what a command prints that root runs in a service's container."""
         return self.run(*argv, service=service, user="").stdout
+
+    @cached_property
+    def auth(self) -> str:
+        """How Slurm knows who asks: munge or slurm."""
+        return self.as_root("ctld", "printenv", "AUTH").strip()
 
     def container(self, service: str) -> str:
         """The name of a service's container, for the docker command."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cluster_lab import Lab
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.service]
 
 STANDIN = Path(__file__).parents[1] / "standins" / "all_reduce_perf"
 SECONDS = 500  # at most for one run: jobs of others may hold the nodes

@@ -197,11 +197,12 @@ def test_a_scavenger_job_makes_room_and_is_requeued(lab: Lab) -> None:
 
 
 def test_nodes_and_login_hold_only_the_secrets_they_need(lab: Lab) -> None:
-    slurm = {"ca.pem", "ldap-reader.password", "munge.key"}
+    slurm = {"ca.pem", "ldap-reader.password", f"{lab.auth}.key"}
     held = lab.run("ls", "/secrets", service="c1", user="").stdout
     assert set(held.split()) == slurm
     held = lab.run("ls", "/secrets", user="").stdout
-    assert not {"ca.key", "ldap.key", "ldap-admin.password"} & set(held.split())
+    others = {"ca.key", "ldap.key", "ldap-admin.password", "slurm.key", "jwt_hs256.key"}
+    assert not others & set(held.split())
 
 
 def test_mpi_over_two_nodes(lab: Lab) -> None:

@@ -18,7 +18,7 @@ from waiting import wait_for
 if TYPE_CHECKING:
     from cluster_lab import Lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.service, pytest.mark.timeout(1800)]
 WATTS = 300
 GPU_NODES = 6
 # Seconds between two samples: of the site's service, and of the cluster's Prometheus.
@@ -66,9 +66,11 @@ JOBS = {
 }
 # A second service, on the login node, whose ledger asks Prometheus.
 ASKS_PROMETHEUS = """
+[ledger]
+db = "sqlite:///{folder}/ledger.db"
 [ledger.service]
 url = ""
-listen = "127.0.0.1:26830"
+listen = "unix:{folder}/socket"
 monitor = "127.0.0.1:26831"
 [ledger.schedule]
 ingest = "* * * * *"
@@ -318,7 +320,7 @@ def prometheus(lab: Lab) -> Iterator[Shown]:
     wait_for_service(lab)
     folder = lab.run("mktemp", "-d", user="slurmkit").stdout.strip()
     lab.run("mkdir", f"{folder}/slurmkit", user="slurmkit")
-    config = f'{ASKS_PROMETHEUS}[ledger]\ndb = "sqlite:///{folder}/ledger.db"\n'
+    config = ASKS_PROMETHEUS.format(folder=folder)
     lab.run("tee", f"{folder}/slurmkit/config.toml", user="slurmkit", input=config)
     settings = ("env", f"XDG_CONFIG_HOME={folder}")
     serve = f"{' '.join(settings)} setsid slurmkit ledger serve >{folder}/log 2>&1 & echo $!"

@@ -13,7 +13,7 @@ from waiting import PATIENCE, wait_for
 
 from slurmkit.formats.display import format_number
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.service]
 
 KEEPER = "slurmkit"  # the user who keeps the books on the login node
 DATABASE = "slurmkit"

@@ -16,7 +16,7 @@ import pytest
 from cluster_lab import Lab
 from waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.service, pytest.mark.timeout(900)]
 
 FOLDER = "/tmp/test-mail"
 # A mail server beside the service, which writes each mail as a line of JSON, until told to stop.

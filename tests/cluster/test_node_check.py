@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_lab import smi_xml
+from portal_service import PYTHON
 from waiting import wait_for
 
 if TYPE_CHECKING:
@@ -196,3 +197,18 @@ def test_a_check_that_hangs_delays_no_job(lab: Lab, settings: Callable[[str], No
     assert "no answer from nvidia-smi within 1.5 s" in {each["text"] for each in took["checks"]}
     assert {each["state"] for each in took["checks"] if each["check"] == "gpus"} == {"unknown"}
     assert "DRAIN" not in node(lab)
+
+
+def test_asking_slurmd_for_its_gpus_leaves_the_nodes_socket_alone(lab: Lab) -> None:
+    """`slurmd -G` of 24.11 takes the place of the socket that certifies the node's commands."""
+    if lab.auth != "slurm":
+        pytest.skip("this cluster has MUNGE: docker/cluster up --auth slurm")
+    code = "import node_checks; print(node_checks.read_expected(None, {}))"
+    in_slurm = ("env", "PYTHONPATH=/etc/slurm", "PYTHONDONTWRITEBYTECODE=1")
+    said = lab.run(*in_slurm, "python3", "-c", code, service="c1", user="").stdout
+    assert said == "([], {'expected': 0})\n"  # none of NVIDIA's or AMD's
+    sources = "/opt/slurmkit/src:/opt/slurmkit/src/plugins"
+    environ = ("env", "LD_LIBRARY_PATH=/opt/lab/nvml", f"PYTHONPATH={sources}")
+    exporter = (*environ, PYTHON, "-B", "-m", "slurmkit", "gpu-exporter", "--once")
+    assert 'gpu="0"' in lab.run(*exporter, service="c1", user="").stdout
+    assert lab.run("sacctmgr", "-n", "show", "cluster", service="c1").stdout

@@ -13,7 +13,7 @@ from portal_service import PYTHON, pages_served
 from slurmkit_accounting.portal.login import REFUSAL_SECONDS
 from waiting import wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.service]
 
 WINDOW = "from=2020-01-01&to=2100-01-01&timezone=UTC"
 CONFIG = """

@@ -19,7 +19,7 @@ from cluster_lab import Lab
 from portal_service import pages_served, running
 from waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.service, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 NEEDED = (

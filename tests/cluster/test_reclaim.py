@@ -15,7 +15,7 @@ from cluster_lab import Lab
 if TYPE_CHECKING:
     import subprocess
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.service, pytest.mark.timeout(1800)]
 PATIENCE = int(os.environ.get("SLURMKIT_TEST_RECLAIM_SECONDS", "420"))
 TARGET = 100  # counts of a fifth of a second
 # A second service, on the login node, with a policy that is quick.
@@ -24,7 +24,7 @@ CONFIG = """
 db = "sqlite:///{folder}/ledger.db"
 [ledger.service]
 url = ""
-listen = "127.0.0.1:26840"
+listen = "unix:{folder}/socket"
 monitor = "127.0.0.1:26841"
 [ledger.schedule]
 ingest = "* * * * *"
@@ -137,7 +137,8 @@ def site(lab: Lab) -> Iterator[Site]:
     lab.run("mkdir", f"{folder}/slurmkit", user="slurmkit")
     config = CONFIG.format(folder=folder)
     lab.run("tee", f"{folder}/slurmkit/config.toml", user="slurmkit", input=config)
-    client = '[ledger.service]\nurl = "http://127.0.0.1:26840"\n'
+    lab.run("chmod", "a+x", folder, user="slurmkit")
+    client = f'[ledger.service]\nurl = "unix:{folder}/socket"\n'
     lab.run("tee", "/tmp/reclaim-client.toml", user="", input=client)
     operator = ("sacctmgr", "-i", "add", "user", "slurmkit", "account=root", "adminlevel=operator")
     lab.run(*operator, user="", service="ctld")

@@ -12,7 +12,7 @@ import pytest
 from cluster_lab import Lab
 from waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.service, pytest.mark.timeout(1800)]
 
 KEEPER = "slurmkit"
 ROOM = 300  # seconds of an hour that a test may take

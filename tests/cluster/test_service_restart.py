@@ -8,7 +8,7 @@ import pytest
 from cluster_lab import Lab
 from waiting import wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.service]
 
 PERSISTENT = ("ldap", "db", "dbd", "ctld", "login", "postgres", "ledger", "c1")
 

@@ -7,7 +7,6 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -110,19 +109,13 @@ class RemoteLedger:
             return SocketPeer(peer_uid(connection.sock))
         if self._section.auth == "munge":
             return MUNGE
-        is_verified = isinstance(connection, http.client.HTTPSConnection)
-        if not (is_verified or _is_this_host(connection.host)):
+        # Not to this host's own ports either: while the service is down, anybody may listen there.
+        if not isinstance(connection, http.client.HTTPSConnection):
             raise BadConfig(
-                f'[ledger.service] url: with auth = "jwt" it must be https://HOST, not'
-                f" {self.source}: who reads a token of Slurm on the network can act as you"
+                f'[ledger.service] url: with auth = "jwt" it must be https://HOST or unix:/PATH,'
+                f" not {self.source}: who gets your token of Slurm can act as you"
             )
         return TokenBearer(own_token(), self._service)
-
-
-def _is_this_host(name: str) -> bool:
-    with suppress(ValueError):
-        return ip_address(name).is_loopback
-    return name == "localhost"
 
 
 def configured_remote() -> RemoteLedger | None:
@@ -181,8 +174,8 @@ def _connection(section: ServiceSection) -> http.client.HTTPConnection:
         return kind(url.hostname or "", url.port, timeout=section.timeout)
     except (KeyError, ValueError, http.client.InvalidURL) as error:
         raise BadConfig(
-            f"[ledger.service] url: {section.url!r} is not valid; write http://HOST:PORT, or"
-            " unix:/PATH of a socket"
+            f"[ledger.service] url: {section.url!r} is not valid; write http://HOST:PORT,"
+            " https://HOST, or unix:/PATH of a socket"
         ) from error
 
 

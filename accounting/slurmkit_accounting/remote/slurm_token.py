@@ -2,7 +2,7 @@
 
 slurmctld makes a token for whoever asks it (`scontrol token`, slurm.conf(5) AuthAltTypes), and
 whoever has a token is that user, for slurmrestd too. So a query goes only where TLS has verified
-the other end, or to this host; then the answer needs no seal of its own.
+the other end; then the answer needs no seal of its own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -13,19 +12,12 @@ from types import FrameType
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from slurmkit.config.files import load_section
-from slurmkit.errors import BadConfig, ServiceError
+from slurmkit.errors import BadConfig
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit_accounting.calendar import Zone, find_zone
 from slurmkit_accounting.config import ScheduleSection, ServiceSection
 from slurmkit_accounting.ledger.database import Ledger, open_for_reading, open_for_writing
-from slurmkit_accounting.remote.client import service_uid
-from slurmkit_accounting.remote.protocol import (
-    MUNGE,
-    UNIX,
-    Voucher,
-    seal,
-    unseal,
-)
+from slurmkit_accounting.remote.protocol import UNIX
 from slurmkit_accounting.service import monitoring
 from slurmkit_accounting.service.left_metrics import LeftMetrics
 from slurmkit_accounting.service.listening import Door, Doors, serving_all
@@ -38,6 +30,7 @@ from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.systemd import announced_to_systemd
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.trusted_files import check_configuration_files
+from slurmkit_accounting.service.vouchers import check_voucher, port_voucher
 from slurmkit_accounting.service.wsgi import page_application, query_application
 
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
@@ -83,7 +76,7 @@ def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
     log = parts.log
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
-    _check_voucher(section)
+    check_voucher(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
     schedule = Schedule([], parts.open_to_change, log)
@@ -142,49 +135,6 @@ def _open_if_trusted(open_ledger: OpenLedger) -> AbstractContextManager[Ledger]:
     return open_ledger()
 
 
-def _check_voucher(section: ServiceSection) -> None:
-    """Check that clients will accept our answers, and that munged works where it is needed."""
-    if service_uid(section) != os.getuid():
-        raise BadConfig(
-            f"the service runs as uid {os.getuid()}, but [ledger.service] user is {section.user!r},"
-            " and clients accept answers only from that account; set user here and for clients,"
-            " or run the service as that account"
-        )
-    _voucher(section)
-    by_munge = [one for one in section.addresses if not one.startswith(UNIX)]
-    if (
-        section.auth == "munge"
-        and by_munge
-        and unseal(seal(b"", reader=os.getuid())).uid != os.getuid()
-    ):
-        raise ServiceError(
-            "munged reports another uid for this account; check that it runs on this host"
-        )
-
-
-def _voucher(section: ServiceSection) -> Voucher:
-    """Return what certifies who asks on a port.
-
-    Raises:
-        BadConfig: when the key of tokens cannot be used.
-    """
-    if section.auth == "munge":
-        return MUNGE
-    # joserfc takes a tenth of a second to import, and most sites have MUNGE.
-    from slurmkit_accounting.service.slurm_tokens import (  # noqa: PLC0415
-        TokenReader,
-        load_token_keys,
-    )
-
-    if not section.jwt_key:
-        raise BadConfig(
-            '[ledger.service] jwt_key: auth = "jwt" needs the file of slurm.conf\'s'
-            " AuthAltParameters, jwt_key or jwks"
-        )
-    load_token_keys(section.jwt_key)
-    return TokenReader(partial(load_token_keys, section.jwt_key))
-
-
 def _applications(
     section: ServiceSection, schedule: Schedule, parts: ServiceParts, pages: Neighbour | None
 ) -> Doors:
@@ -211,7 +161,7 @@ def _applications(
             "/metrics": metrics.page,
         }
     )
-    turns, on_port = QueryTurns(), _voucher(section)
+    turns, on_port = QueryTurns(), port_voucher(section)
     queries = {
         address: Door(
             query_application(

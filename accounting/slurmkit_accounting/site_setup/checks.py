@@ -264,7 +264,7 @@ def _check_service(url: str, case: CheckContext) -> Iterator[CheckFinding]:
     del case
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 80
+        host, port = parts.hostname, parts.port or {"https": 443}.get(parts.scheme, 80)
     except ValueError as error:
         raise SlurmkitError(f"[ledger.service] url {url!r} is not valid: {error}") from error
     try:

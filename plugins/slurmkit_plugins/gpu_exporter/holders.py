@@ -21,6 +21,7 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 _CONF_FOLDERS = ("/etc/slurm", "/run/slurm/conf")  # the second where slurmd is configless
 _SLURMD_SECONDS = 30.0
+_SACK = Path("/run/slurm/sack.socket")
 _WORD = re.compile(r"(\w+)=(\S+)")
 _LISTED = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\](.*)")
@@ -96,7 +97,7 @@ def read_slurm_gpus(
     """
     try:
         if printed is None:
-            output = slurm.run(["slurmd", "-G"], timeout=_SLURMD_SECONDS, errors=True)
+            output = slurm.run(_ask_slurmd(), timeout=_SLURMD_SECONDS, errors=True)
         else:
             output = printed.read_text("utf-8")
         found, why = parse_slurmd_gres(output), "slurmd -G prints no GPU"
@@ -115,6 +116,18 @@ def read_slurm_gpus(
         " write them into a file and name it with --gpu-map"
     )
     return found
+
+
+def _ask_slurmd() -> list[str]:
+    """Return `slurmd -G`; with auth/slurm, where it cannot reach the socket of the node's slurmd.
+
+    That of 24.11 takes the socket's place, and then no command of the node can be certified, nor
+    can a job end.
+    """
+    if os.geteuid() == 0 and _SACK.exists():
+        hide = f"mount -t tmpfs none {_SACK.parent} && exec slurmd -G"
+        return ["unshare", "--mount", "sh", "-c", hide]
+    return ["slurmd", "-G"]
 
 
 def parse_gres_conf(text: str, node: str) -> SlurmGpus | None:

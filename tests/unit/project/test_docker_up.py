@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from slurmkit_accounting.config import LdapSection
+from slurmkit_accounting.config import LdapSection, ServiceSection
 from slurmkit_accounting.portal.settings import PortalSection, check_portal_section
 
 _DOCKER = Path(__file__).parents[3] / "docker"
@@ -197,10 +197,16 @@ _RENDERED = """
 set -euo pipefail
 source "$docker_dir/image/lib.sh"; source "$docker_dir/image/slurmkit.sh"
 CONF=$docker_dir/conf LOGIN_ADDRESS=$here/login.address
-render() { local text; text=$(<"$CONF/$1"); printf '%s\\n' "${text//"@$5@"/"${!5}"}"; }
+render() {
+    local text name
+    text=$(<"$CONF/$1")
+    for name in "${@:5}"; do text=${text//"@$name@"/"${!name}"}; done
+    printf '%s\\n' "$text"
+}
 """
 
 
+@pytest.mark.parametrize("auth", ["munge", "slurm"])
 @pytest.mark.parametrize(
     ("line", "section"),
     [
@@ -210,20 +216,22 @@ render() { local text; text=$(<"$CONF/$1"); printf '%s\\n' "${text//"@$5@"/"${!5
     ids=["login", "ledger"],
 )
 def test_slurmkits_configuration_names_the_port_of_the_login_node(
-    line: str, section: dict[str, object] | None, tmp_path: Path
+    line: str, section: dict[str, object] | None, auth: str, tmp_path: Path
 ) -> None:
     """`ssh … alice@login` is of no use on the cluster's host."""
-    environment = os.environ | {"docker_dir": str(_DOCKER), "here": str(tmp_path)}
+    environment = os.environ | {"docker_dir": str(_DOCKER), "here": str(tmp_path), "AUTH": auth}
     rendered = subprocess.check_output(["bash", "-c", _RENDERED + line], env=environment, text=True)
     config = tomllib.loads(rendered)
     assert config.get("tunnel") == section
     assert config["ldap"]["uri"] == "ldap://ldap"
+    service = msgspec.convert(config["ledger"]["service"], ServiceSection)
+    assert (service.auth, service.url.partition(":")[0]) in {("munge", "http"), ("jwt", "https")}
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:21307"])
 def test_the_service_serves_the_pages_where_the_proxy_finds_them(url: str, tmp_path: Path) -> None:
     environment = os.environ | {
-        "docker_dir": str(_DOCKER), "here": str(tmp_path), "PORTAL_URL": url,
+        "docker_dir": str(_DOCKER), "here": str(tmp_path), "PORTAL_URL": url, "AUTH": "munge",
     }  # fmt: skip
 
     def rendered(line: str) -> Any:

@@ -7,16 +7,21 @@ import json
 import os
 import pwd
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import msgspec
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
-from service_lab import call, serving
+from mail_lab import certificate
+from service_lab import call
 from slurmkit_accounting.config import ServiceSection
-from slurmkit_accounting.remote import slurm_token
+from slurmkit_accounting.remote import client, slurm_token
 from slurmkit_accounting.remote.client import RemoteLedger
 from slurmkit_accounting.remote.protocol import ServiceAnswer, ServiceQuery, seal_query
 from slurmkit_accounting.remote.slurm_token import TokenBearer
@@ -140,11 +145,48 @@ def service(key_file: Path, said: list[tuple[str, object]] | None = None) -> Any
     return query_application(who, log, on_port=reader)
 
 
-def test_a_query_is_answered_as_its_user(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def behind_tls(app: Any, folder: Path) -> Iterator[tuple[str, Path]]:
+    """An application behind TLS; its URL, and the certificate to trust."""
+    pem, context = certificate(folder)
+    with make_server("127.0.0.1", 0, app, handler_class=_Quiet) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}", pem
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_query_is_answered_as_its_user(
+    key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(slurm_token.VARIABLE, token().decode())
-    with serving(service(key_file)) as url:
+    with behind_tls(service(key_file), tmp_path / "tls") as (url, trusted):
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         section = ServiceSection(url=url, user=str(os.getuid()), auth="jwt")
         assert RemoteLedger(section).ask("who", {"a": 1}, list) == [os.getuid(), {"a": 1}]
+
+
+def test_nobody_without_the_right_certificate_gets_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slurm_token.VARIABLE, token().decode())
+    got: list[object] = []
+    other, _ = certificate(tmp_path / "other")
+    with behind_tls(lambda environ, _: got.append(environ), tmp_path / "tls") as (url, _):
+        monkeypatch.setenv("SSL_CERT_FILE", str(other))
+        section = ServiceSection(url=url, user=str(os.getuid()), auth="jwt")
+        with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED"):
+            RemoteLedger(section).ask("who", {}, list)
+    assert not got
 
 
 def test_the_host_must_know_the_user(key_file: Path) -> None:
@@ -162,9 +204,11 @@ def test_munge_and_tokens_are_not_taken_for_each_other(key_file: Path) -> None:
     assert status.startswith("403")
 
 
-def test_a_token_never_goes_to_the_network_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_token, "own_token", lambda: pytest.fail("asked for a token"))
-    section = ServiceSection(url="http://ledger:6830", user="0", auth="jwt")
+@pytest.mark.parametrize("host", ["ledger", "127.0.0.1", "localhost", "[::1]"])
+def test_a_token_never_goes_out_in_clear(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """On this host, too, somebody else may listen while the service is down."""
+    monkeypatch.setattr(client, "own_token", lambda: pytest.fail("asked for a token"))
+    section = ServiceSection(url=f"http://{host}:6830", user="0", auth="jwt")
     with pytest.raises(BadConfig, match="must be https://HOST"):
         RemoteLedger(section).ask("who", {}, list)
 
