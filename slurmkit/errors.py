@@ -29,7 +29,7 @@ SlurmkitError                 exit 1: an operation failed
 ├── ImageError                a container image cannot be imported or trusted
 ├── LedgerError               the ledger's database cannot be used
 │   └── ServiceError          the ledger's service cannot be reached or trusted
-│       └── NotVouched        munge cannot verify the sender of a message
+│       └── NotVouched        the sender of a message cannot be verified
 ├── DirectoryError            LDAP cannot be reached or read
 ├── NotSent                   the mail server or webhook did not accept a notice
 └── MaybeSent                 the connection broke while a notice was sent
@@ -176,7 +176,7 @@ class ServiceError(LedgerError):
 
 
 class NotVouched(ServiceError):
-    """munge rejects a message: replayed, expired, forged or meant for another user."""
+    """A message is rejected: replayed, expired, forged or meant for another user."""
 
 
 class DirectoryError(SlurmkitError):

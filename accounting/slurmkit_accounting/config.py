@@ -250,10 +250,13 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
             same host; reports ask it unless --db is given.
         user: the account the service runs as, by name or uid; only it can read a query, and
             clients take answers from nobody else.
-        auth: what certifies who asks on a port: `munge`, or `jwt`: a token of Slurm's auth/jwt, for
-            sites without MUNGE. Clients and the service must have the same.
-        jwt_key: for the service with `jwt`, the file of slurm.conf's AuthAltParameters: jwt_key, or
-            jwks.
+        auth: for clients, what certifies who asks over http or https: `munge`, or `jwt`: a token of
+            Slurm's auth/jwt, for sites without MUNGE; then the URL is `https://HOST`.
+        jwt_socket: for the service, the Unix socket on which the site's web server hands over
+            queries with tokens; empty for none.
+        jwt_key: for the service, the file of the same name in slurm.conf's AuthAltParameters.
+        jwks: likewise, where an identity provider signs tokens.
+        jwt_user_claim: the claim with the user's name: userclaimfield of AuthAltParameters.
         timeout: seconds a client waits for an answer.
         listen: for the service, the address it answers queries on: `HOST:PORT`, where MUNGE
             certifies who asks, or `unix:/PATH`, where the kernel does. Of several, separated by
@@ -274,7 +277,10 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     user: str = "slurmkit"
     auth: Literal["munge", "jwt"] = "munge"
+    jwt_socket: str = ""
     jwt_key: str = ""
+    jwks: str = ""
+    jwt_user_claim: str = "sun"
     timeout: ClientTimeout = 60
     listen: str = "127.0.0.1:6830"
     monitor: str = "127.0.0.1:6831"
@@ -288,13 +294,8 @@ class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of `listen`; an empty one, at which nothing can listen, for none."""
-        return tuple(self.listen.split()) or ("",)
-
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """Those of the addresses that are no sockets."""
-        return tuple(one for one in self.addresses if not one.startswith("unix:"))
+        """The addresses of `listen`; without any query an empty one, where nothing can listen."""
+        return tuple(self.listen.split()) or (() if self.jwt_socket else ("",))
 
 
 class ScheduleSection(msgspec.Struct, frozen=True, kw_only=True):

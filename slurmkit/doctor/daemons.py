@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding, Severity, parse_release
-from slurmkit.doctor.installation import service_auth
+from slurmkit.doctor.installation import asks_by_munge
 from slurmkit.errors import ControllerDown, DatabaseDown, SlurmError, SlurmMissing
 from slurmkit.formats.display import format_time as time_of
 from slurmkit.formats.display import printable
@@ -149,8 +149,7 @@ def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that munge works here. With auth/slurm, only the ledger service needs it."""
     auth = case.config.get("AuthType", "")
     if auth == "auth/slurm":
-        asks = service_auth() == "munge"
-        if asks and (why := _munge_fault(case, or_missing="munge is not on the PATH")):
+        if asks_by_munge() and (why := _munge_fault(case, or_missing="munge is not on the PATH")):
             yield CheckFinding("note", f"AuthType=auth/slurm, and munge does not work here: {why}",
                         "Slurm does not need it; the ledger service does, to know who asks: reports"
                         " and settings of mails do not work from here over the service",

@@ -175,9 +175,9 @@ def service_user() -> str:
     return _service_setting("user")
 
 
-def service_auth() -> str:
-    """Return what certifies who asks the service; empty without the accounting extra."""
-    return _service_setting("auth")
+def asks_by_munge() -> bool:
+    """Return whether this host asks the service with credentials of MUNGE."""
+    return _service_setting("auth") == "munge" and not _service_setting("url").startswith("unix:")
 
 
 def _service_setting(name: str) -> str:

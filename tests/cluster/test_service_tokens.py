@@ -103,8 +103,8 @@ def test_an_expired_token_is_refused(lab: Lab) -> None:
     code = (
         "import sys, time\n"
         "from slurmkit.errors import NotVouched\n"
-        "from slurmkit_accounting.service.slurm_tokens import check_token, load_token_keys\n"
-        "keys = load_token_keys('/etc/slurmkit/jwt_hs256.key')\n"
+        "from slurmkit_accounting.service.slurm_tokens import check_token, load_jwt_key\n"
+        "keys = load_jwt_key('/etc/slurmkit/jwt_hs256.key')\n"
         "given = sys.stdin.read().encode()\n"
         "print(check_token(given, keys, int(time.time())))\n"
         "try: check_token(given, keys, int(time.time()) + 3600)\n"
@@ -124,6 +124,17 @@ def test_only_the_service_and_slurmctld_can_make_tokens(lab: Lab) -> None:
     assert lab.run("sh", "-c", owner, service="ledger").stdout == "root slurmkit 640\n"
     refused = lab.run("cat", "/etc/slurmkit/jwt_hs256.key", service="ledger", check=False)
     assert refused.returncode == 1
+
+
+def test_only_the_web_server_hands_tokens_over(lab: Lab) -> None:
+    """Nobody can stand there in the service's place, nor ask in the web server's."""
+    code = "import socket; socket.socket(socket.AF_UNIX).connect('/run/slurmkit-tokens/socket')"
+    refused = lab.run(PYTHON, "-c", code, service="ledger", check=False)
+    assert "PermissionError" in refused.stderr
+    taken = "touch /run/slurmkit-tokens/other; mv /run/slurmkit-tokens /run/elsewhere"
+    assert lab.run("sh", "-c", taken, service="ledger", check=False).returncode
+    heard = lab.run("ss", "-Hltn", "sport = :6830", service="ledger").stdout
+    assert heard == ""
 
 
 def test_a_token_goes_nowhere_else(lab: Lab) -> None:

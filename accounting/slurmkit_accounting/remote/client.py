@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import pwd
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, TypeVar
@@ -31,7 +32,13 @@ from slurmkit_accounting.remote.protocol import (
     peer_uid,
     seal_query,
 )
-from slurmkit_accounting.remote.slurm_token import TokenBearer, own_token
+from slurmkit_accounting.remote.slurm_token import (
+    FRESH_SECONDS,
+    GIVEN,
+    VARIABLE,
+    TokenBearer,
+    own_token,
+)
 
 _SCHEMES: dict[str, type[http.client.HTTPConnection]] = {
     "http": http.client.HTTPConnection,
@@ -54,6 +61,7 @@ class RemoteLedger:
     def __init__(self, section: ServiceSection) -> None:
         self._section = section
         self._service = service_uid(section)
+        self._token, self._token_made = "", float("-inf")
         self.source = section.url
         self.seen_as = ""
 
@@ -91,7 +99,8 @@ class RemoteLedger:
                 connection.request("POST", PATH, sealed, {"Content-Type": voucher.content_type})
                 response = connection.getresponse()
                 if response.status != http.HTTPStatus.OK:
-                    raise _refusal_error(response)
+                    given = isinstance(voucher, TokenBearer) and VARIABLE in os.environ
+                    raise _refusal_error(response, GIVEN if given else "")
                 return open_answer(
                     _lines(response), query.nonce, service=self._service, voucher=voucher
                 )
@@ -115,7 +124,9 @@ class RemoteLedger:
                 f'[ledger.service] url: with auth = "jwt" it must be https://HOST or unix:/PATH,'
                 f" not {self.source}: who gets your token of Slurm can act as you"
             )
-        return TokenBearer(own_token(), self._service)
+        if time.monotonic() - self._token_made > FRESH_SECONDS:
+            self._token, self._token_made = own_token(), time.monotonic()
+        return TokenBearer(self._token, self._service)
 
 
 def configured_remote() -> RemoteLedger | None:
@@ -184,10 +195,10 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
         yield line
 
 
-def _refusal_error(response: http.client.HTTPResponse) -> ServiceError:
+def _refusal_error(response: http.client.HTTPResponse, hint: str) -> ServiceError:
     """Return the error of a refusal, whose body is plain text: it was not sealed with MUNGE."""
     text = printable(response.read(_LONGEST_REFUSAL).decode("utf-8", "replace").strip())
-    return ServiceError(f"the ledger's service refuses the query: {text or response.reason}")
+    return ServiceError(f"the ledger's service refuses the query: {text or response.reason}{hint}")
 
 
 def fault_error(kind: str, message: str) -> SlurmkitError:

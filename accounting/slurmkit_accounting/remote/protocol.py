@@ -89,7 +89,7 @@ class _AnswerPiece(
 
 
 class OpenedCredential(msgspec.Struct, frozen=True):
-    """An opened credential: the payload, and the sender's uid as certified by munged."""
+    """An opened credential: the payload, and the sender's uid, as certified."""
 
     uid: int
     payload: bytes
@@ -321,7 +321,8 @@ def _run_munge(argv: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
         )
     except FileNotFoundError as error:
         raise ServiceError(
-            f"{argv[0]} is not on the PATH; the ledger's service and its clients need MUNGE"
+            f"{argv[0]} is not on the PATH; the ledger's service uses MUNGE here; without it, see"
+            " docs/service.md"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServiceError(f"{argv[0]} does not work: {error}") from error

@@ -18,6 +18,9 @@ CONTENT_TYPE = "application/x-slurmkit-token"
 VARIABLE = "SLURM_JWT"
 """The variable that Slurm's commands take a token from, and print it with."""
 _ASK = ("scontrol", "token", "lifespan=120")
+FRESH_SECONDS = 60.0
+"""For how long a token serves for further queries."""
+GIVEN = f"; the token is that of ${VARIABLE}: unset it, or set a new one"
 _SECONDS = 20
 
 

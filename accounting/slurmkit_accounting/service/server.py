@@ -30,7 +30,7 @@ from slurmkit_accounting.service.schedule import Schedule
 from slurmkit_accounting.service.systemd import announced_to_systemd
 from slurmkit_accounting.service.tasks import ServiceTasks
 from slurmkit_accounting.service.trusted_files import check_configuration_files
-from slurmkit_accounting.service.vouchers import check_voucher, port_voucher
+from slurmkit_accounting.service.vouchers import check_vouchers, token_voucher
 from slurmkit_accounting.service.wsgi import page_application, query_application
 
 OpenLedger = Callable[[], AbstractContextManager[Ledger]]
@@ -76,7 +76,7 @@ def serve(db: str | None, beside: Beside = lambda *_: nullcontext()) -> None:
     log = parts.log
     section = load_section("ledger.service", ServiceSection)
     plan = load_section("ledger.schedule", ScheduleSection)
-    check_voucher(section)
+    check_vouchers(section)
     with open_for_writing(db) as ledger:  # creates or migrates it before the first query
         source = ledger.source
     schedule = Schedule([], parts.open_to_change, log)
@@ -117,8 +117,8 @@ def _run(
     """Run the tasks until a signal."""
     schedule.start()
     log(
-        "serving", ledger=source, queries=section.listen, monitor=section.monitor,
-        also=also,
+        "serving", ledger=source, queries=section.listen, tokens=section.jwt_socket or None,
+        monitor=section.monitor, also=also,
     )  # fmt: skip
     with announced_to_systemd(lambda: schedule.is_alive) as announce_stop:
         try:
@@ -161,17 +161,18 @@ def _applications(
             "/metrics": metrics.page,
         }
     )
-    turns, on_port = QueryTurns(), port_voucher(section)
+    turns = QueryTurns()
     queries = {
         address: Door(
-            query_application(
-                answers, parts.log, turns, on_socket=address.startswith(UNIX), on_port=on_port
-            ),
+            query_application(answers, parts.log, turns, on_socket=address.startswith(UNIX)),
             _QUERY_THREADS,
             for_all=True,
         )
         for address in section.addresses
     }
+    if section.jwt_socket:
+        behind_proxy = query_application(answers, parts.log, turns, proxied=token_voucher(section))
+        queries[f"{UNIX}{section.jwt_socket}"] = Door(behind_proxy, _QUERY_THREADS)
     listeners = Counter([*queries, section.monitor, *([pages.address] if pages else [])])
     ((address, number),) = listeners.most_common(1)
     if number > 1:

@@ -1,11 +1,13 @@
 """Who sends a query, by a token of Slurm's auth/jwt: the service's end of `remote.slurm_token`.
 
 Slurm signs with HS256 and the key of AuthAltParameters=jwt_key, or a site's identity provider with
-RS256 and a key of AuthAltParameters=jwks. The user is the claim `sun` (Slurm's auth_jwt.c).
+RS256 and a key of AuthAltParameters=jwks. The user is the claim `sun`, or the one of
+userclaimfield (Slurm's auth_jwt.c).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import stat
@@ -14,7 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from joserfc import jwt
@@ -24,9 +26,11 @@ from joserfc.jws import JWSRegistry
 from joserfc.util import base64_to_int
 
 from slurmkit.errors import BadConfig, NotVouched
+from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import OpenedCredential
 from slurmkit_accounting.remote.slurm_token import CONTENT_TYPE, unpack
 
+SUN = "sun"
 LEEWAY_SECONDS = 60  # by which the clocks of slurmctld and of this host may differ
 _LONGEST_TOKEN = 16 * 1024  # bytes
 _LONGEST_NAME, _LONGEST_FILE = 255, 1 << 20
@@ -51,29 +55,23 @@ class TokenKeys(msgspec.Struct, frozen=True):
     keys: tuple[TokenKey, ...]
 
 
-def load_token_keys(path: str) -> TokenKeys:
-    """Load the keys that tokens are signed with.
+def load_jwt_key(path: str) -> TokenKeys:
+    """Load Slurm's own secret.
 
     Args:
-        path: the file of AuthAltParameters: jwt_key, or jwks.
+        path: the file of AuthAltParameters=jwt_key.
 
     Raises:
-        BadConfig: when it cannot be read, others can read a secret, or it holds no key.
+        BadConfig: when it cannot be read, others can read it, or it is no secret.
     """
-    try:
-        with Path(path).open("rb") as file:
-            mode, data = os.fstat(file.fileno()).st_mode, file.read(_LONGEST_FILE)
-    except OSError as error:
-        raise BadConfig(
-            f"[ledger.service] jwt_key: cannot read {path}: {error.strerror}; the service's account"
-            " must be able to read it"
-        ) from error
-    if (keys := _public_keys(data)) is not None:
-        if not keys:
-            raise BadConfig(f"[ledger.service] jwt_key: {path} has no RSA key for signatures")
-        return TokenKeys("RS256", keys)
+    mode, data = _read("jwt_key", path)
     if mode & stat.S_IRWXO:
         raise BadConfig(f"[ledger.service] jwt_key: everybody can read {path}: chmod o= {path}")
+    if _is_json(data):
+        raise BadConfig(
+            f"[ledger.service] jwt_key: {path} is JSON, no secret of Slurm; public keys of an"
+            " identity provider belong to jwks"
+        )
     try:
         if len(data) >= _SHORTEST_SECRET:
             return TokenKeys("HS256", (OctKey.import_key(data),))
@@ -86,12 +84,20 @@ def load_token_keys(path: str) -> TokenKeys:
     )
 
 
-def _public_keys(data: bytes) -> tuple[RSAKey, ...] | None:
-    """Return the keys of a JWK set (RFC 7517) that may sign tokens; None for another file."""
+def load_jwks(path: str) -> TokenKeys:
+    """Load the public keys of an identity provider that may sign tokens (RFC 7517).
+
+    Args:
+        path: the file of AuthAltParameters=jwks.
+
+    Raises:
+        BadConfig: when it cannot be read, or has no key that Slurm uses.
+    """
+    _, data = _read("jwks", path)
     try:
         listed = msgspec.json.decode(data, type=_KeySet).keys
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadConfig(f"[ledger.service] jwks: {path} is no set of keys: {error}") from error
     found = []
     for one in listed:
         with suppress(JoseError, *_MALFORMED):
@@ -100,11 +106,32 @@ def _public_keys(data: bytes) -> tuple[RSAKey, ...] | None:
                 continue
             if base64_to_int(str(public["n"])).bit_length() >= _SHORTEST_RSA:
                 found.append(RSAKey.import_key(public))
-    return tuple(found)
+    if not found:
+        raise BadConfig(f"[ledger.service] jwks: {path} has no RSA key for signatures")
+    return TokenKeys("RS256", tuple(found))
+
+
+def _read(key: str, path: str) -> tuple[int, bytes]:
+    """Return the mode and the content of a file that a key of the configuration names."""
+    try:
+        with Path(path).open("rb") as file:
+            return os.fstat(file.fileno()).st_mode, file.read(_LONGEST_FILE)
+    except OSError as error:
+        raise BadConfig(
+            f"[ledger.service] {key}: cannot read {path}: {error.strerror}; the service's account"
+            " must be able to read it"
+        ) from error
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        return isinstance(json.loads(data), dict | list)
+    except ValueError:
+        return False
 
 
 class _KeySet(msgspec.Struct):
-    keys: list[dict[str, str | list[str]]]
+    keys: list[dict[str, Any]]
 
 
 class TokenReader:
@@ -112,13 +139,16 @@ class TokenReader:
 
     Args:
         keys: read anew for each query, so that a new key is known at once.
+        claim: the claim with the user's name.
         now: returns epoch seconds.
     """
 
     content_type = CONTENT_TYPE
 
-    def __init__(self, keys: Callable[[], TokenKeys], now: Callable[[], float] = time.time) -> None:
-        self._keys, self._now = keys, now
+    def __init__(
+        self, keys: Callable[[], TokenKeys], claim: str = SUN, now: Callable[[], float] = time.time
+    ) -> None:
+        self._keys, self._claim, self._now = keys, claim, now
 
     def seal(self, payload: bytes, *, reader: int) -> bytes:
         """Return the payload in one line."""
@@ -132,7 +162,7 @@ class TokenReader:
             NotVouched: when the token is not valid, or this host does not know its user.
         """
         token, _, text = credential.strip().partition(b" ")
-        name = check_token(token, self._keys(), int(self._now()))
+        name = check_token(token, self._keys(), int(self._now()), self._claim)
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError as error:
@@ -142,7 +172,7 @@ class TokenReader:
         return OpenedCredential(uid, unpack(text))
 
 
-def check_token(token: bytes, keys: TokenKeys, now: int) -> str:
+def check_token(token: bytes, keys: TokenKeys, now: int, claim: str = SUN) -> str:
     """Return the user name of a token that is valid now.
 
     Raises:
@@ -153,19 +183,18 @@ def check_token(token: bytes, keys: TokenKeys, now: int) -> str:
     registry = JWSRegistry(algorithms=[keys.algorithm])
     try:
         signed = jwt.decode(token, lambda found: _key_for(found.headers(), keys), registry=registry)
-        claims = jwt.JWTClaimsRegistry(
-            now=now, leeway=LEEWAY_SECONDS, exp={"essential": True}, sun={"essential": True}
-        )
+        wanted: dict[str, Any] = {name: {"essential": True} for name in ("exp", claim)}
+        claims = jwt.JWTClaimsRegistry(now=now, leeway=LEEWAY_SECONDS, **wanted)
         claims.validate(signed.claims)
     except (JoseError, *_MALFORMED) as error:
-        words = str(error) or type(error).__name__
+        words = printable(str(error)) or type(error).__name__
         raise NotVouched(
-            f"the token of Slurm is not valid here: {words}; the key of [ledger.service] jwt_key"
-            " must be Slurm's, and the clocks of both hosts right"
+            f"the token of Slurm is not valid here: {words}; the service must have Slurm's key, and"
+            " the clocks of both hosts must be right"
         ) from error
-    name = signed.claims["sun"]
+    name = signed.claims[claim]
     if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        raise NotVouched("the token of Slurm has no name of a user (sun)")
+        raise NotVouched(f"the token of Slurm has no name of a user ({claim})")
     return name
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from slurmkit.config.files import config_paths, further_site_folder, load_section
 from slurmkit.errors import BadConfig
-from slurmkit_accounting.config import LedgerSection
+from slurmkit_accounting.config import LedgerSection, ServiceSection
 from slurmkit_accounting.reports.budget import budgets_path
 
 _MOST_LINKS = 40  # as the kernel follows
@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 
 
 def check_configuration_files() -> None:
-    """Check the files of the configuration, of overrides and of budgets, and the way to them.
+    """Check the files of the configuration, overrides, budgets and keys, and the way to them.
 
     Whoever can write a folder can put another file in the place of the one that is there. That
     holds for all folders above it too, and for those of links.
@@ -40,7 +40,8 @@ def check_configuration_files() -> None:
         BadConfig: when others can write any of them, or when that cannot be found out.
     """
     ledger = load_section("ledger", LedgerSection)
-    named = [Path(ledger.overrides)] if ledger.overrides else []
+    service = load_section("ledger.service", ServiceSection)
+    named = [Path(one) for one in (ledger.overrides, service.jwt_key, service.jwks) if one]
     budgets = budgets_path()
     if budgets:
         named.append(budgets)

@@ -1,4 +1,4 @@
-"""What certifies who asks on a port of the service: munged, or a token of Slurm."""
+"""What certifies who asks the service: munged, or tokens of Slurm. Checked before it serves."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from functools import partial
 from slurmkit.errors import BadConfig, ServiceError
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.remote.client import service_uid
-from slurmkit_accounting.remote.https import is_loopback
-from slurmkit_accounting.remote.protocol import MUNGE, Voucher, seal, unseal
+from slurmkit_accounting.remote.protocol import UNIX, Voucher, seal, unseal
 
 
-def check_voucher(section: ServiceSection) -> None:
+def check_vouchers(section: ServiceSection) -> None:
     """Check that clients will accept our answers, and that we can learn who asks.
 
     Raises:
-        BadConfig: when the account, the key of tokens or an address cannot be used.
-        ServiceError: when munge does not work.
+        BadConfig: when the account or the keys of tokens cannot be used.
+        ServiceError: when munge does not work, and a port needs it.
     """
     if service_uid(section) != os.getuid():
         raise BadConfig(
@@ -25,43 +24,34 @@ def check_voucher(section: ServiceSection) -> None:
             " and clients accept answers only from that account; set user here and for clients,"
             " or run the service as that account"
         )
-    if port_voucher(section) is not MUNGE:
-        _check_no_port_is_open(section)
-    elif section.ports and unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
+    if section.jwt_socket:
+        token_voucher(section)
+    by_munge = [one for one in section.addresses if not one.startswith(UNIX)]
+    if by_munge and unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
         raise ServiceError(
             "munged reports another uid for this account; check that it runs on this host"
         )
 
 
-def port_voucher(section: ServiceSection) -> Voucher:
-    """Return what certifies who asks on a port; MUNGE if the service has none.
+def token_voucher(section: ServiceSection) -> Voucher:
+    """Return what certifies who asks through the site's web server.
 
     Raises:
-        BadConfig: when the key of tokens cannot be used.
+        BadConfig: when the keys of tokens cannot be used.
     """
-    if section.auth == "munge" or not section.ports:
-        return MUNGE
     # joserfc takes a tenth of a second to import, and most sites have MUNGE.
     from slurmkit_accounting.service.slurm_tokens import (  # noqa: PLC0415
         TokenReader,
-        load_token_keys,
+        load_jwks,
+        load_jwt_key,
     )
 
-    if not section.jwt_key:
+    if bool(section.jwt_key) == bool(section.jwks):
         raise BadConfig(
-            '[ledger.service] jwt_key: auth = "jwt" needs the file of slurm.conf\'s'
-            " AuthAltParameters, jwt_key or jwks"
+            "[ledger.service] jwt_socket needs jwt_key or jwks, and not both: the file that"
+            " slurm.conf's AuthAltParameters names so"
         )
-    load_token_keys(section.jwt_key)
-    return TokenReader(partial(load_token_keys, section.jwt_key))
-
-
-def _check_no_port_is_open(section: ServiceSection) -> None:
-    """Check that no token comes in clear from another host: the service speaks no TLS itself."""
-    for address in section.ports:
-        if not is_loopback(address.rpartition(":")[0].strip("[]")):
-            raise BadConfig(
-                f'[ledger.service] listen: with auth = "jwt" {address} would get tokens of Slurm in'
-                " clear; listen on 127.0.0.1:PORT, behind a web server of this host that speaks"
-                " TLS (docs/service.md)"
-            )
+    by_provider = partial(load_jwks, section.jwks)
+    load = by_provider if section.jwks else partial(load_jwt_key, section.jwt_key)
+    load()
+    return TokenReader(load, section.jwt_user_claim)

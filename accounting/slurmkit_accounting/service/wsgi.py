@@ -42,7 +42,7 @@ def query_application(
     turn: Callable[[int], AbstractContextManager[object]] = nullcontext,
     *,
     on_socket: bool = False,
-    on_port: Voucher = MUNGE,
+    proxied: Voucher | None = None,
 ) -> WSGIApplication:
     """Make the WSGI application that answers queries.
 
@@ -52,14 +52,14 @@ def query_application(
         turn: held while a query of a uid is answered and its answer is sealed.
         on_socket: whether it is served on a Unix socket whose server names the uid of who asks
             (`slurmkit_accounting.service.listening.serving_on`).
-        on_port: certifies who asks elsewhere.
+        proxied: certifies who asks, where only the site's web server can ask for people.
     """
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        sender = environ.get("REMOTE_ADDR")
+        sender = _forwarded_for(environ) if proxied else environ.get("REMOTE_ADDR")
         asked: dict[str, object] = {}
         try:
-            voucher = _socket_peer(environ) if on_socket else on_port
+            voucher = proxied or (_socket_peer(environ) if on_socket else MUNGE)
             uid, query = open_query(_read_body(environ), voucher)
             asked = {"uid": uid, "ask": query.ask}
             with turn(uid):
@@ -157,6 +157,11 @@ def _socket_peer(environ: WSGIEnvironment) -> Voucher:
     if not sender.startswith(PEER) or not uid.isdecimal():
         raise NotVouched("the socket does not say who is at its other end")
     return SocketPeer(int(uid))
+
+
+def _forwarded_for(environ: WSGIEnvironment) -> str:
+    """Return whom the web server asks for: it adds its own client at the end."""
+    return str(environ.get("HTTP_X_FORWARDED_FOR") or "unknown").rpartition(",")[2].strip()
 
 
 def _read_body(environ: WSGIEnvironment) -> bytes:

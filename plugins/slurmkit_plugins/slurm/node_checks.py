@@ -28,7 +28,7 @@ XIDS = {
 }
 """Errors of the GPU itself (NVIDIA's Xid catalogue). The others are mostly errors of programs."""
 
-_SACK = Path("/run/slurm/sack.socket")
+_SACK_FOLDER = Path("/run/slurm")
 
 if TYPE_CHECKING:
     State = dict[str, Any]  # what the health check before this one stored
@@ -598,8 +598,8 @@ def _ask_slurmd() -> "list[str]":
     That of 24.11 takes the socket's place, and then no command of the node can be certified, nor
     can a job end.
     """
-    if os.geteuid() == 0 and _SACK.exists():
-        hide = f"mount -t tmpfs none {_SACK.parent} && exec slurmd -G"
+    if os.geteuid() == 0 and _SACK_FOLDER.is_dir():
+        hide = f"mount -t tmpfs none {_SACK_FOLDER} && exec slurmd -G"
         return ["unshare", "--mount", "sh", "-c", hide]
     return ["slurmd", "-G"]
 

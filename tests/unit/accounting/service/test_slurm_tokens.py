@@ -28,7 +28,8 @@ from slurmkit_accounting.remote.slurm_token import TokenBearer
 from slurmkit_accounting.service.slurm_tokens import (
     TokenReader,
     check_token,
-    load_token_keys,
+    load_jwks,
+    load_jwt_key,
 )
 from slurmkit_accounting.service.wsgi import query_application
 
@@ -65,7 +66,7 @@ def part(content: object) -> bytes:
 
 
 def test_a_token_of_slurm_names_its_user(key_file: Path) -> None:
-    assert check_token(token(), load_token_keys(str(key_file)), NOW) == ME
+    assert check_token(token(), load_jwt_key(str(key_file)), NOW) == ME
 
 
 UNSIGNED = b".".join((part({"alg": "none"}), part(CLAIMS), b""))
@@ -98,7 +99,7 @@ UNSIGNED = b".".join((part({"alg": "none"}), part(CLAIMS), b""))
 )  # fmt: skip
 def test_nothing_else_is_believed(key_file: Path, forged: bytes) -> None:
     with pytest.raises(NotVouched):
-        check_token(forged, load_token_keys(str(key_file)), NOW)
+        check_token(forged, load_jwt_key(str(key_file)), NOW)
 
 
 def test_keys_of_a_sites_own_provider(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_keys_of_a_sites_own_provider(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     keys = [key.as_dict(private=False) for key in (ours, other)]
     path.write_text(json.dumps({"keys": [*keys, {"kty": "oct", "k": "x"}]}), "utf-8")
-    known = load_token_keys(str(path))
+    known = load_jwks(str(path))
     head = {"alg": "RS256", "kid": "ours"}
     assert check_token(jwt.encode(head, CLAIMS, ours).encode(), known, NOW) == ME
     with pytest.raises(NotVouched):
@@ -120,17 +121,48 @@ def test_keys_of_a_sites_own_provider(tmp_path: Path) -> None:
 
 def test_a_key_that_cannot_be_used_is_named(tmp_path: Path, key_file: Path) -> None:
     with pytest.raises(BadConfig, match="cannot read"):
-        load_token_keys(str(tmp_path / "none"))
+        load_jwt_key(str(tmp_path / "none"))
     key_file.chmod(0o644)
     with pytest.raises(BadConfig, match="everybody can read"):
-        load_token_keys(str(key_file))
+        load_jwt_key(str(key_file))
     key_file.chmod(0o600)
     key_file.write_bytes(b"short")
     with pytest.raises(BadConfig, match="5 bytes"):
-        load_token_keys(str(key_file))
+        load_jwt_key(str(key_file))
     key_file.write_text('{"keys": [{"kty": "EC"}]}', "utf-8")
     with pytest.raises(BadConfig, match="no RSA key"):
-        load_token_keys(str(key_file))
+        load_jwks(str(key_file))
+    key_file.write_bytes(SECRET)
+    with pytest.raises(BadConfig, match="no set of keys"):
+        load_jwks(str(key_file))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"keys": [{"kty": "RSA", "nbf": 1493763266}]}',
+        '{"keys": [{"kty": "RSA", "ext": true, "x5t": null}]}',
+        '\ufeff{"keys": []}',
+        '{"kty": "RSA", "n": "AQAB", "e": "AQAB"}',
+        '{"issuer": "https://idp.example.org", "jwks_uri": "https://idp.example.org/keys"}',
+        "[]" + " " * 16,
+    ],
+)
+def test_what_everybody_can_read_is_never_taken_for_a_secret(key_file: Path, text: str) -> None:
+    key_file.write_text(text, "utf-8")
+    with pytest.raises(BadConfig, match="belong to jwks"):
+        load_jwt_key(str(key_file))
+
+
+def test_keys_have_more_than_is_needed(tmp_path: Path) -> None:
+    """Providers add times, flags and certificates."""
+    ours = RSAKey.generate_key(2048, {"kid": "ours"})
+    more = {"nbf": 1493763266, "ext": True, "x5t": None, "x5c": ["AA=="]}
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": [ours.as_dict(private=False) | more]}), "utf-8")
+    head, named = {"alg": "RS256", "kid": "ours"}, {"preferred_username": ME, "sun": "root"}
+    signed = jwt.encode(head, CLAIMS | named, ours).encode()
+    assert check_token(signed, load_jwks(str(path)), NOW, "preferred_username") == ME
 
 
 def service(key_file: Path, said: list[tuple[str, object]] | None = None) -> Any:
@@ -139,10 +171,10 @@ def service(key_file: Path, said: list[tuple[str, object]] | None = None) -> Any
 
     def log(what: str, **facts: object) -> None:
         if said is not None:
-            said.append((what, facts.get("why")))
+            said.append((f"{what} {facts.get('sender')}", facts.get("why")))
 
-    reader = TokenReader(lambda: load_token_keys(str(key_file)), lambda: NOW)
-    return query_application(who, log, on_port=reader)
+    reader = TokenReader(lambda: load_jwt_key(str(key_file)), now=lambda: NOW)
+    return query_application(who, log, proxied=reader)
 
 
 class _Quiet(WSGIRequestHandler):
@@ -175,6 +207,35 @@ def test_a_query_is_answered_as_its_user(
         assert RemoteLedger(section).ask("who", {"a": 1}, list) == [os.getuid(), {"a": 1}]
 
 
+def test_a_token_serves_for_some_queries(
+    key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(token().decode())
+        return made[-1]
+
+    monkeypatch.setattr(client, "own_token", make)
+    with behind_tls(service(key_file), tmp_path / "tls") as (url, trusted):
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        ledger = RemoteLedger(ServiceSection(url=url, user=str(os.getuid()), auth="jwt"))
+        for _ in range(3):
+            ledger.ask("who", {}, list)
+    assert len(made) == 1
+
+
+def test_a_refused_token_of_the_environment_is_named(
+    key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slurm_token.VARIABLE, token(CLAIMS | {"exp": NOW - 100}).decode())
+    with behind_tls(service(key_file), tmp_path / "tls") as (url, trusted):
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        section = ServiceSection(url=url, user=str(os.getuid()), auth="jwt")
+        with pytest.raises(ServiceError, match=r"expired.*\$SLURM_JWT: unset it"):
+            RemoteLedger(section).ask("who", {}, list)
+
+
 def test_nobody_without_the_right_certificate_gets_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,14 +254,22 @@ def test_the_host_must_know_the_user(key_file: Path) -> None:
     said: list[tuple[str, object]] = []
     bearer = TokenBearer(token(CLAIMS | {"sun": "nobody-here"}).decode(), 1)
     sealed = seal_query(ServiceQuery("who", {}), service=1, voucher=bearer)
-    status, body = call(service(key_file, said), sealed)
+    forwarded = {"HTTP_X_FORWARDED_FOR": "10.9.9.9, 10.0.0.7"}  # its own word, then the server's
+    status, body = call(service(key_file, said), sealed, **forwarded)
     assert status.startswith("403")
     assert b"does not know user 'nobody-here'" in body
-    assert said[0][0] == "refused"
+    assert said[0][0] == "refused 10.0.0.7"
 
 
 def test_munge_and_tokens_are_not_taken_for_each_other(key_file: Path) -> None:
     status, _ = call(service(key_file), b"MUNGE:AwQFAAA=:")
+    assert status.startswith("403")
+
+
+@pytest.mark.parametrize("header", [{"alg": "\ud800"}, {"alg": "HS256", "crit": ["\ud800"]}])
+def test_no_token_makes_the_service_fail(key_file: Path, header: dict[str, Any]) -> None:
+    sealed = by_hand(header) + b" AAAA"
+    status, _ = call(service(key_file), sealed)
     assert status.startswith("403")
 
 
