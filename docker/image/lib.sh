@@ -72,15 +72,13 @@ install_into_slurm() {
     done
 }
 
+# give_slurm SECRET: a file of its daemons.
+give_slurm() { install -o slurm -g slurm -m 0600 "$SECRETS/$1" "/etc/slurm/$1"; }
+
 # What Slurm certifies with: munged, or a key that only its daemons have.
 start_auth() {
     [[ ! -e $SECRETS/munge.key ]] || start_munge
-    [[ ! -e $SECRETS/slurm.key ]] || install_key slurm slurm:slurm /etc/slurm
-}
-
-# install_key NAME OWNER:GROUP FOLDER: nobody but them reads it.
-install_key() {
-    install -o "${2%:*}" -g "${2#*:}" -m 0640 "$SECRETS/$1.key" "$3/$1.key"
+    [[ ! -e $SECRETS/slurm.key ]] || give_slurm slurm.key
 }
 
 start_munge() {

@@ -149,7 +149,9 @@ def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
     """Check that munge works here. With auth/slurm, only the ledger service needs it."""
     auth = case.config.get("AuthType", "")
     if auth == "auth/slurm":
-        if asks_by_munge() and (why := _munge_fault(case, or_missing="munge is not on the PATH")):
+        if not asks_by_munge():
+            yield CheckFinding("ok", "AuthType=auth/slurm, and nothing here needs munge")
+        elif why := _munge_fault(case, or_missing="munge is not on the PATH"):
             yield CheckFinding("note", f"AuthType=auth/slurm, and munge does not work here: {why}",
                         "Slurm does not need it; the ledger service does, to know who asks: reports"
                         " and settings of mails do not work from here over the service",

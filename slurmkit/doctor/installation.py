@@ -110,7 +110,7 @@ def check_ledger(case: CheckContext) -> Iterator[CheckFinding]:
             "error",
             str(error),
             "no reports, balances and settings of mails on this host",
-            "systemctl status slurmkit-ledger; here, compare [ledger.service] url and user with it",
+            "systemctl status slurmkit-ledger; here, compare [ledger.service] url, user and auth",
             "on the service's host",
         )
         return

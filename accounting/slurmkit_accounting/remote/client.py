@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import pwd
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -104,6 +105,12 @@ class RemoteLedger:
                 return open_answer(
                     _lines(response), query.nonce, service=self._service, voucher=voucher
                 )
+        except ssl.SSLCertVerificationError as error:
+            raise ServiceError(
+                f"this host does not trust the certificate of {self.source}:"
+                f" {error.verify_message}; add its authority to the CA certificates of the system,"
+                " or write the name that the certificate has"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise ServiceError(
                 f"the ledger's service at {self.source} does not answer:"

@@ -72,13 +72,17 @@ def own_token() -> str:
     """
     if given := os.environ.get(VARIABLE, "").strip():
         return given
+    environ = {name: value for name, value in os.environ.items() if name != VARIABLE}  # empty
     try:
         done = subprocess.run(
             _ASK, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=_SECONDS,
+            timeout=_SECONDS, env=environ,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServiceError(f"scontrol token does not work: {error}") from error
+        raise ServiceError(
+            f"no token of Slurm: scontrol token: {error}; scontrol must be on the PATH, or"
+            f" ${VARIABLE} have a token"
+        ) from error
     name, _, token = done.stdout.strip().partition("=")
     if done.returncode or name != VARIABLE or not token:
         why = done.stderr.strip() or "it printed no token"

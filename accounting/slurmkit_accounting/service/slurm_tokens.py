@@ -7,7 +7,6 @@ userclaimfield (Slurm's auth_jwt.c).
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import stat
@@ -25,7 +24,7 @@ from joserfc.jwk import OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 from joserfc.util import base64_to_int
 
-from slurmkit.errors import BadConfig, NotVouched
+from slurmkit.errors import BadConfig, NotVouched, ServiceError
 from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import OpenedCredential
 from slurmkit_accounting.remote.slurm_token import CONTENT_TYPE, unpack
@@ -67,21 +66,12 @@ def load_jwt_key(path: str) -> TokenKeys:
     mode, data = _read("jwt_key", path)
     if mode & stat.S_IRWXO:
         raise BadConfig(f"[ledger.service] jwt_key: everybody can read {path}: chmod o= {path}")
-    if _is_json(data):
+    if len(data) < _SHORTEST_SECRET or _is_document(data):
         raise BadConfig(
-            f"[ledger.service] jwt_key: {path} is JSON, no secret of Slurm; public keys of an"
-            " identity provider belong to jwks"
+            f"[ledger.service] jwt_key: {path} ({len(data)} bytes) is no secret of Slurm; name a"
+            " copy of AuthAltParameters=jwt_key; public keys of an identity provider belong to jwks"
         )
-    try:
-        if len(data) >= _SHORTEST_SECRET:
-            return TokenKeys("HS256", (OctKey.import_key(data),))
-        why = f"it has {len(data)} bytes"
-    except (JoseError, ValueError) as error:  # of a certificate, for example
-        why = str(error)
-    raise BadConfig(
-        f"[ledger.service] jwt_key: {path} is no key of Slurm: {why}; name the file of"
-        " AuthAltParameters=jwt_key"
-    )
+    return TokenKeys("HS256", (OctKey.import_key(data),))
 
 
 def load_jwks(path: str) -> TokenKeys:
@@ -123,11 +113,13 @@ def _read(key: str, path: str) -> tuple[int, bytes]:
         ) from error
 
 
-def _is_json(data: bytes) -> bool:
+def _is_document(data: bytes) -> bool:
+    """Return whether it is JSON or PEM, which others may know; also a broken one."""
     try:
-        return isinstance(json.loads(data), dict | list)
-    except ValueError:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
         return False
+    return text.lstrip("\ufeff \t\r\n").startswith(("{", "[", "-----BEGIN"))
 
 
 class _KeySet(msgspec.Struct):
@@ -160,9 +152,10 @@ class TokenReader:
 
         Raises:
             NotVouched: when the token is not valid, or this host does not know its user.
+            ServiceError: when the keys cannot be read any more.
         """
         token, _, text = credential.strip().partition(b" ")
-        name = check_token(token, self._keys(), int(self._now()), self._claim)
+        name = check_token(token, self._known_keys(), int(self._now()), self._claim)
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError as error:
@@ -170,6 +163,12 @@ class TokenReader:
                 f"the host of the service does not know user {name!r} of the token"
             ) from error
         return OpenedCredential(uid, unpack(text))
+
+    def _known_keys(self) -> TokenKeys:
+        try:
+            return self._keys()
+        except BadConfig as error:
+            raise ServiceError(str(error)) from error
 
 
 def check_token(token: bytes, keys: TokenKeys, now: int, claim: str = SUN) -> str:
@@ -187,11 +186,13 @@ def check_token(token: bytes, keys: TokenKeys, now: int, claim: str = SUN) -> st
         claims = jwt.JWTClaimsRegistry(now=now, leeway=LEEWAY_SECONDS, **wanted)
         claims.validate(signed.claims)
     except (JoseError, *_MALFORMED) as error:
-        words = printable(str(error)) or type(error).__name__
+        words = printable(str(error)).rstrip(": ") or type(error).__name__
         raise NotVouched(
             f"the token of Slurm is not valid here: {words}; the service must have Slurm's key, and"
             " the clocks of both hosts must be right"
         ) from error
+    if not signed.claims["exp"] > now:  # here no leeway: for Slurm it has ended, too
+        raise NotVouched("the token of Slurm has expired, by the clock of the service")
     name = signed.claims[claim]
     if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
         raise NotVouched(f"the token of Slurm has no name of a user ({claim})")

@@ -80,7 +80,7 @@ UNSIGNED = b".".join((part({"alg": "none"}), part(CLAIMS), b""))
         pytest.param(token() + b"A", id="changed signature"),
         pytest.param(b".".join((token().split(b".")[0], part(CLAIMS | {"sun": "root"}),
                                 token().split(b".")[2])), id="changed user"),
-        pytest.param(token(CLAIMS | {"exp": NOW - 61}), id="expired"),
+        pytest.param(token(CLAIMS | {"exp": NOW}), id="expired"),
         pytest.param(token({"sun": ME, "iat": NOW}), id="without an end"),
         pytest.param(token(CLAIMS | {"nbf": NOW + 120}), id="not yet"),
         pytest.param(token(CLAIMS | {"iat": NOW + 120}), id="from the future"),
@@ -146,6 +146,8 @@ def test_a_key_that_cannot_be_used_is_named(tmp_path: Path, key_file: Path) -> N
         '{"kty": "RSA", "n": "AQAB", "e": "AQAB"}',
         '{"issuer": "https://idp.example.org", "jwks_uri": "https://idp.example.org/keys"}',
         "[]" + " " * 16,
+        '{"keys": [{"kty": "RSA", ',
+        "-----BEGIN PRIVATE KEY-----\nMIIE",
     ],
 )
 def test_what_everybody_can_read_is_never_taken_for_a_secret(key_file: Path, text: str) -> None:
@@ -245,7 +247,7 @@ def test_nobody_without_the_right_certificate_gets_a_token(
     with behind_tls(lambda environ, _: got.append(environ), tmp_path / "tls") as (url, _):
         monkeypatch.setenv("SSL_CERT_FILE", str(other))
         section = ServiceSection(url=url, user=str(os.getuid()), auth="jwt")
-        with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(ServiceError, match="does not trust the certificate"):
             RemoteLedger(section).ask("who", {}, list)
     assert not got
 
