@@ -44,10 +44,11 @@ keep_login_address() {
     configure_site
 }
 
-# All programs of this container believe what the cluster's own authority has signed.
+# Where a site has its own authority in the system's: OpenSSL finds it there, by the hash of its name.
 trust_authority() {
-    install -m 0644 "$SECRETS/ca.pem" /usr/local/share/ca-certificates/cluster.crt
-    update-ca-certificates >/dev/null 2>&1
+    local hash
+    hash=$(openssl x509 -noout -hash -in "$SECRETS/ca.pem")
+    ln -sf /etc/slurmkit/ca.pem "/etc/ssl/certs/$hash.0"
 }
 
 # slurmkit's settings, and the system account that keeps the books, with settings of its own.
@@ -55,7 +56,7 @@ configure_slurmkit() {
     local home=/var/lib/slurmkit
     configure_site
     install -m 0644 "$SECRETS/ca.pem" /etc/slurmkit/ca.pem
-    trust_authority
+    [[ $AUTH == munge ]] || trust_authority
     install -o root -g slurmkit -m 0640 "$SECRETS/ldap-reader.password" /etc/slurmkit/ldap.password
     install -d -o slurmkit -g slurmkit -m 0750 "$home"
     install -o slurmkit -g slurmkit -m 0600 /dev/null "$home/.pgpass"
