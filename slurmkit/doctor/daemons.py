@@ -146,11 +146,11 @@ def check_clock(case: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
-    """Check that munge works here. With auth/slurm, only the ledger service needs it."""
+    """Check that munge works here. With auth/slurm, only the ledger service may need it."""
     auth = case.config.get("AuthType", "")
     if auth == "auth/slurm":
         if not asks_by_munge():
-            yield CheckFinding("ok", "AuthType=auth/slurm, and nothing here needs munge")
+            yield CheckFinding("ok", "AuthType=auth/slurm, and no client here needs munge")
         elif why := _munge_fault(case, or_missing="munge is not on the PATH"):
             yield CheckFinding("note", f"AuthType=auth/slurm, and munge does not work here: {why}",
                         "Slurm does not need it; the ledger service does, to know who asks: reports"

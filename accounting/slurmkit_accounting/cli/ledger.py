@@ -363,9 +363,9 @@ def serve_command(db: str | None) -> None:
     A task that was missed while the service was down runs once after its start.
 
     Queries are answered on the address in `[ledger.service] listen`. Users see their own runs, PIs
-    also the runs of their groups, operators everything; munged proves who asks. /health and
-    /metrics are served on the address in `[ledger.service] monitor`, web pages for PIs on the one
-    in `[ledger.portal] listen`, if there is one.
+    also the runs of their groups, operators everything; MUNGE, the kernel or a token of Slurm
+    proves who asks. /health and /metrics are served on the address in `[ledger.service] monitor`,
+    web pages for PIs on the one in `[ledger.portal] listen`, if there is one.
 
     \b
     Examples:

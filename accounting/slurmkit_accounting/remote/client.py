@@ -75,7 +75,7 @@ class RemoteLedger:
             wanted: type of the result.
 
         Raises:
-            NotVouched: when munged does not vouch for the query or the answer.
+            NotVouched: when nothing vouches for the answer.
             ServiceError: when the service cannot be reached.
             SlurmkitError: any error that the function raised at the service.
         """
@@ -100,8 +100,7 @@ class RemoteLedger:
                 connection.request("POST", PATH, sealed, {"Content-Type": voucher.content_type})
                 response = connection.getresponse()
                 if response.status != http.HTTPStatus.OK:
-                    given = isinstance(voucher, TokenBearer) and VARIABLE in os.environ
-                    raise _refusal_error(response, GIVEN if given else "")
+                    raise self._refusal_error(response, voucher)
                 return open_answer(
                     _lines(response), query.nonce, service=self._service, voucher=voucher
                 )
@@ -117,6 +116,19 @@ class RemoteLedger:
                 f" {str(error) or type(error).__name__};"
                 " ask your administrator, or read a ledger of your own with --db"
             ) from error
+
+    def _refusal_error(self, response: http.client.HTTPResponse, voucher: Voucher) -> ServiceError:
+        """Return the error of a refusal, which is plain text that nobody has certified."""
+        if not response.getheader("Content-Type", "").startswith("text/plain"):
+            return ServiceError(
+                f"the web server at {self.source} answers {response.status} {response.reason}: the"
+                " service behind it does not run, or is not there"
+            )
+        text = printable(response.read(_LONGEST_REFUSAL).decode("utf-8", "replace").strip())
+        given = isinstance(voucher, TokenBearer) and os.environ.get(VARIABLE, "").strip()
+        hint = GIVEN if given and response.status == http.HTTPStatus.FORBIDDEN else ""
+        words = text or response.reason
+        return ServiceError(f"the ledger's service refuses the query: {words}{hint}")
 
     def _voucher(self, connection: http.client.HTTPConnection) -> Voucher:
         """Return what certifies who asks; of a socket, that is known once it is connected."""
@@ -200,12 +212,6 @@ def _connection(section: ServiceSection) -> http.client.HTTPConnection:
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
     while line := response.readline(_LONGEST_LINE):
         yield line
-
-
-def _refusal_error(response: http.client.HTTPResponse, hint: str) -> ServiceError:
-    """Return the error of a refusal, whose body is plain text: it was not sealed with MUNGE."""
-    text = printable(response.read(_LONGEST_REFUSAL).decode("utf-8", "replace").strip())
-    return ServiceError(f"the ledger's service refuses the query: {text or response.reason}{hint}")
 
 
 def fault_error(kind: str, message: str) -> SlurmkitError:

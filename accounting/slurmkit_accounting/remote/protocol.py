@@ -2,9 +2,10 @@
 
 Every message carries a tag with its purpose, so that a credential made for something else is never
 accepted. Each piece of an answer carries the query's nonce, its own number and the number of
-pieces, so that a forged, mixed or truncated answer is noticed. MUNGE seals all messages: munged
-vouches for the sender's uid. On a Unix socket nobody else can read or change them, and the kernel
-vouches for both ends, see unix(7), SO_PEERCRED.
+pieces, so that a forged, mixed or truncated answer is noticed. MUNGE seals all messages between
+hosts, and munged vouches for the sender's uid; or TLS and a token of Slurm do (`slurm_token`). On a
+Unix socket nobody else can read or change them, and the kernel vouches for both ends, see unix(7),
+SO_PEERCRED.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ def open_query(credential: bytes, voucher: Voucher = MUNGE) -> tuple[int, Servic
     """Open a sealed query; return the asker's uid and the query.
 
     Raises:
-        NotVouched: when munged refuses it, it is not a query, or it is too large.
+        NotVouched: when it is not certified, is not a query, or is too large.
         ServiceError: when munge does not work.
     """
     opened = voucher.unseal(credential)

@@ -170,17 +170,18 @@ def _applications(
         )
         for address in section.addresses
     }
+    tokens: Doors = {}
     if section.jwt_socket:
         behind_proxy = query_application(answers, parts.log, turns, proxied=token_voucher(section))
-        queries[f"{UNIX}{section.jwt_socket}"] = Door(behind_proxy, _QUERY_THREADS)
-    listeners = Counter([*queries, section.monitor, *([pages.address] if pages else [])])
+        tokens = {f"{UNIX}{section.jwt_socket}": Door(behind_proxy, _QUERY_THREADS)}
+    listeners = Counter([*queries, *tokens, section.monitor, *([pages.address] if pages else [])])
     ((address, number),) = listeners.most_common(1)
     if number > 1:
         raise BadConfig(
             f"two listeners have the address {address}; give each its own port in"
-            " [ledger.service] listen and monitor, and [ledger.portal] listen"
+            " [ledger.service] listen, jwt_socket and monitor, and [ledger.portal] listen"
         )
-    return queries | {section.monitor: Door(monitor, _MONITOR_THREADS)}
+    return queries | tokens | {section.monitor: Door(monitor, _MONITOR_THREADS)}
 
 
 def _wait_for_signal() -> str:

@@ -31,7 +31,7 @@ from slurmkit_accounting.remote.slurm_token import CONTENT_TYPE, unpack
 
 SUN = "sun"
 LEEWAY_SECONDS = 60  # by which the clocks of slurmctld and of this host may differ
-_LONGEST_TOKEN = 16 * 1024  # bytes
+_LONGEST_TOKEN, _DOTS = 16 * 1024, 2  # bytes; RFC 7515, compact serialization
 _LONGEST_NAME, _LONGEST_FILE = 255, 1 << 20
 _SHORTEST_SECRET = 16  # bytes; Slurm refuses shorter ones (auth_jwt.c: MINIMUM_KEY_LENGTH)
 _SHORTEST_RSA = 2048  # bits, NIST SP 800-131A
@@ -155,6 +155,8 @@ class TokenReader:
             ServiceError: when the keys cannot be read any more.
         """
         token, _, text = credential.strip().partition(b" ")
+        if len(token) > _LONGEST_TOKEN or token.count(b".") != _DOTS:  # before the keys are read
+            raise NotVouched("the message has no token of Slurm")
         name = check_token(token, self._known_keys(), int(self._now()), self._claim)
         try:
             uid = pwd.getpwnam(name).pw_uid
@@ -177,8 +179,6 @@ def check_token(token: bytes, keys: TokenKeys, now: int, claim: str = SUN) -> st
     Raises:
         NotVouched: saying what is wrong with it.
     """
-    if len(token) > _LONGEST_TOKEN:
-        raise NotVouched(f"the token is longer than {_LONGEST_TOKEN} bytes")
     registry = JWSRegistry(algorithms=[keys.algorithm])
     try:
         signed = jwt.decode(token, lambda found: _key_for(found.headers(), keys), registry=registry)

@@ -26,6 +26,11 @@ def check_vouchers(section: ServiceSection) -> None:
         )
     if section.jwt_socket:
         token_voucher(section)
+    elif section.jwt_key or section.jwks:
+        raise BadConfig(
+            "[ledger.service] jwt_key and jwks are of no use without jwt_socket; name the socket of"
+            " the site's web server there (docs/service.md)"
+        )
     by_munge = [one for one in section.addresses if not one.startswith(UNIX)]
     if by_munge and unseal(seal(b"", reader=os.getuid())).uid != os.getuid():
         raise ServiceError(
@@ -46,6 +51,10 @@ def token_voucher(section: ServiceSection) -> Voucher:
         load_jwt_key,
     )
 
+    if not section.jwt_socket.startswith("/"):
+        raise BadConfig(
+            f"[ledger.service] jwt_socket: write the path of a socket, /…, not {section.jwt_socket}"
+        )
     if bool(section.jwt_key) == bool(section.jwks):
         raise BadConfig(
             "[ledger.service] jwt_socket needs jwt_key or jwks, and not both: the file that"

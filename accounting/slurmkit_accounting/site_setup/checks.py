@@ -70,8 +70,8 @@ def _service_checks(contents: Mapping[str, Any], service: ServiceSection) -> tup
     db = section_of(contents, "ledger", LedgerSection).db
     ldap = section_of(contents, "ldap", LdapSection)
     mail = section_of(contents, "mail", MailSection)
-    passwords = (ldap.bind_password_file, mail.password_file)
-    authorities = (ldap.ca_file, mail.ca_file)
+    passwords = (ldap.bind_password_file, mail.password_file, service.jwt_key)
+    authorities = (ldap.ca_file, mail.ca_file, service.jwks)
     gpu = contents.get("gpu", {})
     return (
         Check(

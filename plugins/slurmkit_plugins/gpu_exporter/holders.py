@@ -21,7 +21,11 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 _CONF_FOLDERS = ("/etc/slurm", "/run/slurm/conf")  # the second where slurmd is configless
 _SLURMD_SECONDS = 30.0
-_SACK_FOLDER = Path("/run/slurm")
+_SACK = Path("/run/slurm/sack.socket")
+_HIDE_SACK = (  # but not a configuration that slurmctld sent
+    "cd /run/slurm && mount -t tmpfs none /run/slurm && { [ ! -d conf ] || cp -r conf /run/slurm; }"
+    " && cd / && exec slurmd -G"
+)
 _WORD = re.compile(r"(\w+)=(\S+)")
 _LISTED = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 _BRACKET = re.compile(r"([^\[]*)\[([^\]]*)\](.*)")
@@ -124,9 +128,8 @@ def _ask_slurmd() -> list[str]:
     That of 24.11 takes the socket's place, and then no command of the node can be certified, nor
     can a job end.
     """
-    if os.geteuid() == 0 and _SACK_FOLDER.is_dir():
-        hide = f"mount -t tmpfs none {_SACK_FOLDER} && exec slurmd -G"
-        return ["unshare", "--mount", "sh", "-c", hide]
+    if os.geteuid() == 0 and _SACK.is_socket():
+        return ["unshare", "--mount", "sh", "-c", _HIDE_SACK]
     return ["slurmd", "-G"]
 
 
