@@ -93,7 +93,9 @@ def test_what_somebody_with_a_shell_can_forge_is_refused(lab: Lab) -> None:
         "env", f"SLURM_JWT={token(lab, 'bob')}", PYTHON, "-c", FORGE, user="bob"
     ).stdout
     for kind, text in json.loads(forged).items():
-        assert sent(lab, text).startswith("403 the token of Slurm is not valid here"), kind
+        said = sent(lab, text)
+        assert said.startswith("403"), kind
+        assert "token of Slurm" in said
 
 
 def test_an_expired_token_is_refused(lab: Lab) -> None:
