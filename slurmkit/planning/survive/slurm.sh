@@ -271,11 +271,14 @@ slurmkit_go_back() { # why, and whether to requeue or to hold
 }
 
 slurmkit_back_off() { # a run that was short waits the longer, the more there were
-  local at=$((slurmkit_run < 6 ? slurmkit_run : 6))
+  local try at=$((slurmkit_run < 6 ? slurmkit_run : 6))
   slurmkit_now
   [ "$slurmkit_delay" -gt 0 ] && [ $((slurmkit_time - slurmkit_began)) -lt "$slurmkit_short" ] ||
     return 0
-  slurmkit_answer=`trap '' TERM && # of the requeue
-    exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1` ||
-    slurmkit_say "its next start could not be put off: ${slurmkit_answer:-Slurm ended this run first}"
+  for try in 1 2; do # what is forked may die of the requeue's SIGTERM before it ignores that
+    slurmkit_answer=`trap '' TERM &&
+      exec scontrol update "JobId=$slurmkit_id" "StartTime=now+$((slurmkit_delay << at))" 2>&1` && return
+    [ $? = 143 ] || break
+  done
+  slurmkit_say "its next start could not be put off: ${slurmkit_answer:-Slurm ended this run first}"
 }

@@ -21,4 +21,4 @@ def test_an_example(block: str, configure: Callable[[str], None]) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 10
