@@ -5,32 +5,24 @@ OpenID Connect Core 1.0, section 3.1.3.7. joserfc checks signatures, Authlib the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, RSAKey
 from joserfc.jws import JWSRegistry
-from joserfc.util import base64_to_int
 
 from slurmkit_accounting.portal.identity import LoginRefused
+from slurmkit_accounting.service.signing_keys import MALFORMED, SigningKey
 
-SigningKey: TypeAlias = RSAKey | ECKey
 # Never `none`, and never HS*: whoever has the public key could sign with it.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 LEEWAY_SECONDS = 60  # by which the clocks of the provider and of this host may differ
 _LONGEST_TOKEN = 32 * 1024  # bytes
 _LONGEST_CLAIM = 255
-_SHORTEST_RSA = 2048  # bits, NIST SP 800-131A
-_KEY_TYPES: dict[str, type[SigningKey]] = {"RSA": RSAKey, "EC": ECKey}
-_PUBLIC_MEMBERS = frozenset(("kty", "kid", "use", "alg", "crv", "n", "e", "x", "y"))
 _TYPES = frozenset(("jwt", "application/jwt"))  # other tokens of a provider are signed as well
-# joserfc raises these, too, for what is no token at all.
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class UnknownKey(LoginRefused):
@@ -53,21 +45,6 @@ class ExpectedToken(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str
     begun: int
     access_token: str
-
-
-def parse_keys(listed: Iterable[Any]) -> tuple[SigningKey, ...]:
-    """Return the keys of a JWK set (RFC 7517) that may sign ID tokens; others are left out."""
-    found = []
-    for one in listed:
-        if not isinstance(one, dict) or one.get("use", "sig") != "sig":
-            continue
-        public = {name: value for name, value in one.items() if name in _PUBLIC_MEMBERS}
-        with suppress(JoseError, *_MALFORMED):
-            kind = _KEY_TYPES[public["kty"]]
-            if kind is RSAKey and base64_to_int(public["n"]).bit_length() < _SHORTEST_RSA:
-                continue
-            found.append(kind.import_key(public))
-    return tuple(found)
 
 
 def check_id_token(
@@ -104,7 +81,7 @@ def check_id_token(
             },
         )
         claims.validate(now=now, leeway=LEEWAY_SECONDS)
-    except (JoseError, *_MALFORMED) as error:
+    except (JoseError, *MALFORMED) as error:
         raise LoginRefused(f"the ID token: {str(error) or type(error).__name__}") from error
     if claims.get("azp", expected.client_id) != expected.client_id:
         raise LoginRefused("the ID token was made for another client: azp")

@@ -21,15 +21,14 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from slurmkit.errors import BadConfig, ServiceError
 from slurmkit_accounting.portal.id_token import (
     ExpectedToken,
-    SigningKey,
     UnknownKey,
     check_id_token,
     claim_text,
-    parse_keys,
 )
 from slurmkit_accounting.portal.identity import LoginRefused
 from slurmkit_accounting.portal.settings import OidcSection
 from slurmkit_accounting.remote.https import ask, is_https_or_loopback
+from slurmkit_accounting.service.signing_keys import SigningKey, parse_keys
 
 METADATA_SECONDS = 3600  # for which the discovery document is cached
 KEYS_SECONDS = 600  # for which keys are cached: so long, a withdrawn key is still accepted

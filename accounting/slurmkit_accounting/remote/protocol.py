@@ -332,6 +332,6 @@ def _run_munge(argv: Sequence[str], stdin: bytes) -> tuple[int, bytes, str]:
 
 def _munge_error(command: str, code: int, error_text: str) -> ServiceError:
     words = error_text.strip().removeprefix(f"{command}: Error: ") or f"exit code {code}"
-    hint = "; is munged running on this host? Without MUNGE, see docs/service.md"
-    hint = hint if code in _NO_MUNGED else ""
-    return ServiceError(f"{command} failed: {words}{hint}")
+    if code in _NO_MUNGED:
+        words += "; is munged running on this host? Without MUNGE, see docs/service.md"
+    return ServiceError(f"{command} failed: {words}")

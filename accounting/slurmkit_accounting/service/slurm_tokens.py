@@ -13,7 +13,6 @@ import stat
 import time
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,22 +21,18 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey, RSAKey
 from joserfc.jws import JWSRegistry
-from joserfc.util import base64_to_int
 
 from slurmkit.errors import BadConfig, NotVouched, ServiceError
 from slurmkit.formats.display import printable
 from slurmkit_accounting.remote.protocol import OpenedCredential
 from slurmkit_accounting.remote.slurm_token import CONTENT_TYPE, unpack
+from slurmkit_accounting.service.signing_keys import MALFORMED, parse_keys
 
 SUN = "sun"
 LEEWAY_SECONDS = 60  # by which the clocks of slurmctld and of this host may differ
 _LONGEST_TOKEN, _DOTS = 16 * 1024, 2  # bytes; RFC 7515, compact serialization
 _LONGEST_NAME, _LONGEST_FILE = 255, 1 << 20
 _SHORTEST_SECRET = 16  # bytes; Slurm refuses shorter ones (auth_jwt.c: MINIMUM_KEY_LENGTH)
-_SHORTEST_RSA = 2048  # bits, NIST SP 800-131A
-_PUBLIC = frozenset(("kty", "kid", "use", "alg", "n", "e"))
-# joserfc raises these, too, for what is no token at all.
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 TokenKey: TypeAlias = OctKey | RSAKey
 
@@ -85,20 +80,13 @@ def load_jwks(path: str) -> TokenKeys:
     """
     _, data = _read("jwks", path)
     try:
-        listed = msgspec.json.decode(data, type=_KeySet).keys
+        listed = msgspec.json.decode(data, type=_JwkSet).keys
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadConfig(f"[ledger.service] jwks: {path} is no set of keys: {error}") from error
-    found = []
-    for one in listed:
-        with suppress(JoseError, *_MALFORMED):
-            public = {name: value for name, value in one.items() if name in _PUBLIC}
-            if public["kty"] != "RSA" or one.get("use", "sig") != "sig":
-                continue
-            if base64_to_int(str(public["n"])).bit_length() >= _SHORTEST_RSA:
-                found.append(RSAKey.import_key(public))
+    found = tuple(key for key in parse_keys(listed) if isinstance(key, RSAKey))  # as Slurm
     if not found:
         raise BadConfig(f"[ledger.service] jwks: {path} has no RSA key for signatures")
-    return TokenKeys("RS256", tuple(found))
+    return TokenKeys("RS256", found)
 
 
 def _read(key: str, path: str) -> tuple[int, bytes]:
@@ -122,7 +110,7 @@ def _is_document(data: bytes) -> bool:
     return text.lstrip("\ufeff \t\r\n").startswith(("{", "[", "-----BEGIN"))
 
 
-class _KeySet(msgspec.Struct):
+class _JwkSet(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
@@ -185,7 +173,7 @@ def check_token(token: bytes, keys: TokenKeys, now: int, claim: str = SUN) -> st
         wanted: dict[str, Any] = {name: {"essential": True} for name in ("exp", claim)}
         claims = jwt.JWTClaimsRegistry(now=now, leeway=LEEWAY_SECONDS, **wanted)
         claims.validate(signed.claims)
-    except (JoseError, *_MALFORMED) as error:
+    except (JoseError, *MALFORMED) as error:
         words = printable(str(error)).rstrip(": ") or type(error).__name__
         raise NotVouched(
             f"the token of Slurm is not valid here: {words}; the service must have Slurm's key, and"
