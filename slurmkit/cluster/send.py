@@ -1,9 +1,9 @@
 """Send a plan to a cluster: part by part, with its secret variables, and recorded if an array.
 
 Secret variables are passed in a file that only their owner can read, with the job's id as its name.
-The job reads it at its start and removes it when it ends well. Jobs that fail or are killed, and
-array tasks, leave the file, so that a requeued run finds it. It is removed when its owner next
-submits or cancels a job after that job is over.
+The job reads it at its start. It removes it when it ends well, or at once with `--no-requeue`.
+Other jobs that fail or are killed, and array tasks, leave the file: a requeued run finds it.
+It is removed when its owner next submits or cancels a job after that job is over.
 """
 
 from __future__ import annotations
@@ -288,24 +288,23 @@ def _folder(cluster: Submitter) -> Path:
 def remove_secrets(cluster: Submitter, job_ids: Iterable[str] = ()) -> None:
     """Remove the secrets of these jobs and of all jobs that are over; errors are ignored.
 
-    Slurm is asked only if there are secrets, and at most once in ten minutes.
+    Slurm is asked only about secrets that are older than ten minutes, and once in ten minutes.
     """
     if not state_folder(SECRETS_FOLDER).is_dir():
         return
     try:
         folder = _folder(cluster)
-        ids = {path.name for path in folder.iterdir() if path.name.isdecimal()}
-        gone = ids & set(job_ids)
-        if ids - gone and _is_query_due(
-            folder / _QUERY_MARK
-        ):  # `ids` has no job sent after the listing
+        files = [path for path in folder.iterdir() if path.name.isdecimal()]
+        gone = {path.name for path in files} & set(job_ids)
+        old = {path.name for path in files if _age(path) > _QUERY_SECONDS} - gone
+        if old and _is_query_due(folder / _QUERY_MARK):
             rows = cluster.queue(QueueFilter(me=True)).rows
-            missing = ids - gone - {whole_id(row.job_id) for row in rows}
+            missing = old - {whole_id(row.job_id) for row in rows}
             gone |= missing - read_queued_ids(cluster.backend, missing)
         for job_id in gone:
             (folder / job_id).unlink(missing_ok=True)
         for path in folder.glob(f"{_NEW}*"):
-            if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+            if _age(path) > _LEFTOVER_SECONDS:
                 path.unlink(missing_ok=True)
     except (OSError, SlurmError):
         return
@@ -313,7 +312,12 @@ def remove_secrets(cluster: Submitter, job_ids: Iterable[str] = ()) -> None:
 
 def _is_query_due(mark: Path) -> bool:
     """Tell whether it is time to ask Slurm again; if so, set the mark."""
-    if mark.exists() and time.time() - mark.stat().st_mtime < _QUERY_SECONDS:
+    if mark.exists() and _age(mark) < _QUERY_SECONDS:
         return False
     mark.touch()
     return True
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since a file was written."""
+    return time.time() - path.stat().st_mtime

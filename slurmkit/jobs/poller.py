@@ -366,6 +366,10 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop polling these jobs for this watch."""
         self._poller.forget(self.job_ids)
 
     @property

@@ -42,7 +42,8 @@ def write_submission(
     options = _options(spec, *shape) | ({"array": chunk.array} if chunk else {})
     interpreter, body = _body(spec, lines)
     first = (*_variables(spec), *(array_task_lines(spec, chunk) if chunk else ()))
-    last = FORGET_LINES if not _is_unchanged_script(spec) and secret_variables(spec) else ()
+    forgets = secret_variables(spec) and not _runs_once(spec) and not _is_unchanged_script(spec)
+    last = FORGET_LINES if forgets else ()
     lines = (*first, *([""] if first else []), *body, *last)
     text = "\n".join([*survival, *(as_one_block(lines) if survival else lines)])
     options |= {"ignore-pbs": ""} if has_foreign_options(text) else {}
@@ -58,8 +59,14 @@ def _variables(spec: JobSpec) -> tuple[str, ...]:
     secret = secret_variables(spec)
     plain = ((name, value) for name, value in spec.environment.items() if name not in secret)
     exports = tuple(f"export {name}={shlex.quote(value)}" for name, value in plain)
-    trap = FORGET_TRAP if _is_unchanged_script(spec) else ()
-    return (*exports, *secret_lines(secret), *trap) if secret else exports
+    once = _runs_once(spec)
+    trap = FORGET_TRAP if _is_unchanged_script(spec) and not once else ()
+    return (*exports, *secret_lines(secret, once=once), *trap) if secret else exports
+
+
+def _runs_once(spec: JobSpec) -> bool:
+    """Return whether the batch script never starts again: Slurm refuses to requeue the job."""
+    return spec.requeue is False and spec.array is None and not spec.survive
 
 
 def _nodes_option(spec: JobSpec, layout: Layout) -> int | str | None:

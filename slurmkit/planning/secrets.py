@@ -15,13 +15,20 @@ SECRETS_FOLDER = "secrets"  # of the state folder; one file for each job
 _COMMENT = ": in a file that you alone can read"
 
 
-def secret_lines(names: Iterable[str]) -> tuple[str, ...]:
-    """Return POSIX shell lines that read a job's secrets and define how to remove the file."""
+def secret_lines(names: Iterable[str], *, once: bool = False) -> tuple[str, ...]:
+    """Return POSIX shell lines that read a job's secrets.
+
+    Args:
+        names: names of the secrets.
+        once: remove the file at once, for a job that is never requeued; otherwise the lines define
+            a function that removes it when the job has ended well.
+    """
     comment = f"# {', '.join(names)}{_COMMENT}, named once the job is sent."
     return (
         comment,
         f"slurmkit_file={shlex.quote(str(state_folder(SECRETS_FOLDER)))}",
         *_READ_LINES,
+        *(_REMOVE_LINES if once else _FORGET_FUNCTION),
     )
 
 
@@ -38,6 +45,11 @@ until [ -r "$slurmkit_file" ]; do
   ls "${slurmkit_file%/*}" >/dev/null 2>&1 || :  # NFS looks again
 done
 . "$slurmkit_file"
+""".strip().split("\n")
+)
+_REMOVE_LINES = ('rm -f "$slurmkit_file" # no other run needs it',)
+_FORGET_FUNCTION = tuple(
+    """
 # Its end; but what failed or is being requeued, and other tasks of an array, may need them again.
 slurmkit_forget() {
   slurmkit_code=$?
@@ -51,8 +63,9 @@ slurmkit_forget() {
 FORGET_LINES = ("slurmkit_forget", 'exit "$slurmkit_code"')
 FORGET_TRAP = ("trap slurmkit_forget EXIT",)
 _READ_PATTERN = re.compile(
-    rf"^# (?P<names>[\w, ]+){_COMMENT}[^\n]*\n.*?^slurmkit_forget\(\) \{{\n.*?^\}}\n"
-    r"(trap slurmkit_forget EXIT\n)?",
+    rf"^# (?P<names>[\w, ]+){_COMMENT}[^\n]*\n.*?"
+    rf"(^{re.escape(_REMOVE_LINES[0])}\n|"
+    r"^slurmkit_forget\(\) \{\n.*?^\}\n(trap slurmkit_forget EXIT\n)?)",
     re.MULTILINE | re.DOTALL,
 )
 _FORGET_PATTERN = re.compile(
@@ -80,7 +93,7 @@ _NAME = re.compile(
 )
 # Values that no token has; a password may have any value.
 _NO_SECRET = re.compile(r"/[\w./~+\-]*\.\w+|true|false|yes|no|on|off|none|\d{1,6}", re.IGNORECASE)
-_READS = "slurmkit_forget() {"  # see slurmkit.cluster.send
+_READS = '. "$slurmkit_file"'  # see slurmkit.cluster.send
 _NOT_SECRETS = ("PWD", "OLDPWD")
 # Well-known forms of tokens only, so that other values do not match.
 _VALUE = re.compile(

@@ -73,7 +73,8 @@ def test_each_task_of_an_array_has_it_and_the_next_submit_removes_it(folder: Fol
         output = f"{folder.path}/slurm-{task}.out"
         assert folder.lab.run("cat", output).stdout == TOKEN[-4:]
     assert folder.files(job) == "600 alice"
-    lately = "rm -f /home/alice/.local/state/slurmkit/secrets/*/.looked"
-    folder.lab.run("sh", "-c", lately)
+    files = "/home/alice/.local/state/slurmkit/secrets/*"
+    later = f"rm -f {files}/.looked; touch -d '11 minutes ago' {files}/{job}"
+    folder.lab.run("sh", "-c", later)
     folder.submit("--", "true")
     assert folder.files(job) == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from slurmkit.cluster.send import remove_secrets
 from slurmkit.errors import Refused, SlurmkitError
 from slurmkit.planning.planner import plan_offline
 from slurmkit.planning.request import SiteState
-from slurmkit.planning.secrets import FORGET_LINES, FORGET_TRAP, secret_lines
+from slurmkit.planning.secrets import FORGET_LINES, FORGET_TRAP, secret_lines, without_secret_lines
 from slurmkit.spec.jobspec import JobSpec
 
 NAME = capabilities().cluster_name
@@ -54,7 +53,9 @@ class Sent:
 
     def later(self) -> None:
         """Eleven minutes pass."""
-        os.utime(self.folder / ".looked", (time.time() - 660,) * 2)
+        for path in self.folder.iterdir():
+            when = path.stat().st_mtime - 660
+            os.utime(path, (when, when))
 
 
 @pytest.fixture
@@ -101,6 +102,16 @@ def test_a_job_that_fails_keeps_them_and_its_exit_code(
         ended = run(shell, [*secret_lines(["HF_TOKEN"]), *lines], tmp_path)
         assert ended.returncode == 5
         assert sent.files == {"7"}
+
+
+def test_a_job_that_is_never_requeued_removes_them_at_once(sent: Sent, tmp_path: Path) -> None:
+    sent.submit()
+    lines = [*secret_lines(["HF_TOKEN"], once=True), 'printf "%s" "$HF_TOKEN"; exit 5']
+    ended = run("dash -eu", lines, tmp_path)
+    assert (ended.returncode, ended.stdout) == (5, SECRET["HF_TOKEN"])
+    assert not sent.files
+    script = "\n".join(["#!/bin/sh", *lines, ""])
+    assert without_secret_lines(script) == (f"#!/bin/sh\n{lines[-1]}\n", "HF_TOKEN")
 
 
 @pytest.mark.parametrize("env", [{"RUNS": ""}, {"SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_ID": "8"}])
@@ -157,6 +168,7 @@ def test_what_a_job_left_goes_once_it_is_over(sent: Sent) -> None:
 
 def test_a_job_in_a_hidden_partition_keeps_them(sent: Sent) -> None:
     sent.submit()
+    sent.later()
     sent.jobs.hidden.add("7")
     remove_secrets(sent.cluster)
     assert sent.files == {"7"}
@@ -170,6 +182,7 @@ def test_a_job_that_a_list_lacks_is_asked_for_by_its_id(sent: Sent) -> None:
         return complete(argv, stdin) if "--jobs=7" in argv else ""
 
     sent.jobs.slurm._answers["squeue"] = squeue
+    sent.later()
     remove_secrets(sent.cluster)
     assert sent.files == {"7"}
     sent.later()
@@ -181,16 +194,19 @@ def test_a_job_that_a_list_lacks_is_asked_for_by_its_id(sent: Sent) -> None:
 def test_the_queue_is_looked_at_once_in_ten_minutes(sent: Sent) -> None:
     for _ in range(3):
         sent.submit()
-    assert len(sent.jobs.asked("squeue")) == 1
-    sent.later()
-    sent.submit()
-    assert len(sent.jobs.asked("squeue")) == 2
+    assert not sent.jobs.asked("squeue")  # nothing is old enough
+    for asked in (1, 2):
+        sent.later()
+        sent.submit()
+        remove_secrets(sent.cluster)
+        assert len(sent.jobs.asked("squeue")) == asked
 
 
 def test_of_an_array_they_are_kept_while_a_task_is_left(sent: Sent) -> None:
     sent.submit()
     sent.jobs.leaves("7")
     sent.jobs.runs_now("7_3", JobID="9")
+    sent.later()
     remove_secrets(sent.cluster)
     assert sent.files == {"7"}
     sent.later()

@@ -19,6 +19,7 @@ _FIRST = {
     "container": "docs/containers",
     "MPI": "docs/multi-node#mpi",
     "jupyter": "docs/notebook",
+    "JupyterHub": "docs/jupyterhub",
     "seff": "docs/coming-from#seff",
     "fairshare": "docs/cluster",
     "pending": "docs/why",
