@@ -109,7 +109,7 @@ class Hub:
 @pytest.fixture(scope="module")
 def hub(lab: Lab) -> Iterator[Hub]:
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq")
-    lab.as_root("login", "apt-get", "update")
+    lab.as_root("login", "apt-get", "-o", "Acquire::Check-Valid-Until=false", "update")
     packages = ("node-configurable-http-proxy", "chromium", "chromium-driver")
     lab.as_root("login", *apt, "--no-install-recommends", *packages)
     lab.as_root("login", "install", "-d", SHARED)
