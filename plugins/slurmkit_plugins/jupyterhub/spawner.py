@@ -81,7 +81,7 @@ class SlurmkitSpawner(Spawner):
                 "1 A100, 8 hours": {"gpus": "a100:1", "time": "8:00:00"},
             }
 
-        Default: a profile without GPUs, and one for a GPU of each type of the cluster.
+        Default: a profile without GPUs, and one for a GPU of each type of the default partition.
         """,
     ).tag(config=True)
 
