@@ -94,7 +94,8 @@ _FLAGS = (
 
 _REQUEUE_HELP = (
     "Let Slurm requeue the job after a node failure. With =expedite (Slurm 25.11), also after a"
-    " failed epilog, at once and with the highest priority."
+    " failed epilog, at once and with the highest priority; if only its script failed, the job is"
+    " held."
 )
 _LAUNCH_HELP = (
     "How to start COMMAND: srun (one task per GPU, which knows its rank), torchrun, accelerate,"

@@ -247,7 +247,12 @@ _TEXT_BY_PATTERN: tuple[tuple[re.Pattern[str], ReasonText], ...] = tuple(
         ),
         (
             r"job requeued in held state",
-            ReasonText("it was requeued and put on hold", EITHER, _RELEASE),
+            ReasonText(
+                "it was requeued and put on hold; so are jobs with --requeue=expedite whose script"
+                " failed on nodes that are fine",
+                EITHER,
+                "read its log; then release it, or cancel it: slurmkit release JOB",
+            ),
         ),
         (
             r"job requeued in special exit state",

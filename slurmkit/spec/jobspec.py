@@ -139,7 +139,8 @@ class JobSpec(
         array_throttle: how many tasks run at once; also set by `%N` in `array`.
         sweep: parameters of each task, as variables and as `{name}` in words of `command`.
         requeue: whether Slurm requeues the job after a node failure; `expedite` (Slurm 25.11) also
-            after a failure with a failed epilog, at once and with the highest priority.
+            after a failure with a failed epilog, at once and with the highest priority; after a
+            failure on nodes that are fine, the job waits on hold.
         output: path of the log, relative to `chdir`; Slurm's patterns (`%j`) are allowed.
         chdir: folder where the job starts, absolute.
         environment: variables exported in the script, in order.

@@ -127,6 +127,9 @@ PASSED_ON_FORMS: dict[str, ValueForm] = {
     "mem-bind": _form(
         rf"{_MEM_BIND}(,{_MEM_BIND})*", "a binding, e.g. local or verbose,none", re.IGNORECASE
     ),
+    "mem-update": _form(
+        r"[1-9]\d{0,4}@[\d:\-]+", "PERCENT@TIME, e.g. 20@10 for a fifth more after ten minutes"
+    ),
     "thread-spec": _COUNT,
     "wckey": _form(r"[^\s,]+", "one word without a comma"),
 }

@@ -16,6 +16,7 @@ from slurmkit.spec.sbatch_options import has_foreign_options
 
 _SEGMENT_SINCE = (24, 5)
 _EXPEDITE_SINCE = (25, 11)
+_MEMORY_UPDATE_SINCE = (26, 5)
 _CPUS_PER_GPU_REFUSED_SINCE = (23, 2)
 # Before 26.05 a job smaller than its segment never starts.
 _LARGE_SEGMENT_IGNORED = (26, 5)
@@ -153,9 +154,28 @@ def expedited_requeue(request: Request) -> Iterator[Finding]:
         return
     parameters = request.capabilities.config.get("SlurmctldParameters", "")
     if "enable_expedited_requeue" not in parameters.lower().split(","):
-        message = "--requeue=expedite is not enabled on this cluster"
+        message = "--requeue=expedite is not enabled on this cluster, and sbatch would refuse it"
         source = "slurm.conf: SlurmctldParameters lacks enable_expedited_requeue"
-        yield warning("expedite-disabled", message, source)
+        yield error("expedite-disabled", message, source, (("requeue", ""),))
+
+
+def memory_update(request: Request) -> Iterator[Finding]:
+    """Check that `--mem-update` is known, and does something: else Slurm ignores it in silence."""
+    if "mem-update" not in request.spec.options:
+        return
+    config, release = request.capabilities.config, request.capabilities.release
+    if release < _MEMORY_UPDATE_SINCE:
+        message = f"Slurm {format_release(release)} does not know --mem-update (since 26.05)"
+        yield error("mem-update-unknown", message, "release of Slurm")
+        return
+    parameters = config.get("SlurmctldParameters", "").lower().split(",")
+    if "enable_stepmgr" not in parameters and "stepmgr" not in request.spec.options:
+        message = "--mem-update does nothing without --stepmgr, or enable_stepmgr in slurm.conf"
+        yield warning("mem-update-unused", message, "slurm.conf: SlurmctldParameters")
+    gather = config.get("JobAcctGatherType", "")
+    if gather != "jobacct_gather/cgroup":
+        message = f"--mem-update does nothing with {gather or 'an unknown JobAcctGatherType'}"
+        yield warning("mem-update-unused", message, "slurm.conf: JobAcctGatherType")
 
 
 def license_counts(request: Request) -> Iterator[Finding]:

@@ -63,6 +63,7 @@ CHECKS: tuple[Callable[[Request], Iterable[Finding]], ...] = (
     options.mail_options,
     options.topology_options,
     options.expedited_requeue,
+    options.memory_update,
     options.options_for_gpus,
     options.fewest_cpus,
     options.ignored_hint,

@@ -22,8 +22,9 @@ _SAMPLES = {
     "array": "0-3", "begin": "now", "chdir": "/", "deadline": "now", "dependency": "singleton",
     "core-spec": "1", "distribution": "block", "export": "NONE", "extra-node-info": "2:4",
     "gpu-bind": "none", "gres": "nvme:1", "gres-flags": "disable-binding", "hint": "nomultithread",
-    "kill-on-invalid-dep": "yes", "mail-type": "END", "mem-bind": "local", "open-mode": "append",
-    "signal": "USR1@60", "switches": "1", "thread-spec": "1", "time": "10",
+    "kill-on-invalid-dep": "yes", "mail-type": "END", "mem-bind": "local", "mem-update": "20@10",
+    "open-mode": "append", "signal": "USR1@60", "switches": "1", "thread-spec": "1",
+    "time": "10",
 }  # fmt: skip
 _WITH = {"gpu-bind": [("gpus", "1")], "gpus-per-socket": [("sockets-per-node", "2")]}
 

@@ -110,10 +110,29 @@ def test_expedited_requeue_needs_a_release_that_has_it(release: tuple[int, ...])
 def test_expedited_requeue_must_be_enabled() -> None:
     new = msgspec.structs.replace(capabilities(), release=(25, 11, 0))
     (found,) = options.expedited_requeue(request(new, requeue="expedite"))
-    assert (found.severity, found.code) == ("warning", "expedite-disabled")
+    assert (found.severity, found.code) == ("error", "expedite-disabled")
     enabled = with_config(SlurmctldParameters="idle_on_node_suspend,enable_expedited_requeue")
     new = msgspec.structs.replace(enabled, release=(26, 5, 3))
     assert not list(options.expedited_requeue(request(new, requeue="expedite")))
+
+
+def test_a_memory_update_must_do_something() -> None:
+    asked = {"options": {"mem-update": "20@10"}}
+    (found,) = options.memory_update(request(capabilities(), **asked))
+    assert (found.severity, found.code) == ("error", "mem-update-unknown")
+    works = with_config(
+        SlurmctldParameters="enable_stepmgr", JobAcctGatherType="jobacct_gather/cgroup"
+    )
+    new = msgspec.structs.replace(works, release=(26, 5, 3))
+    assert not list(options.memory_update(request(new, **asked)))
+    assert not list(options.memory_update(request(new)))
+    other = with_config(SlurmctldParameters="", JobAcctGatherType="jobacct_gather/linux")
+    other = msgspec.structs.replace(other, release=(26, 5, 3))
+    found = list(options.memory_update(request(other, **asked)))
+    assert [each.code for each in found] == ["mem-update-unused"] * 2
+    by_job = {"options": {"mem-update": "20@10", "stepmgr": ""}}
+    (found,) = options.memory_update(request(other, **by_job))
+    assert "jobacct_gather/linux" in found.message
 
 
 def test_the_plugins_decide() -> None:
