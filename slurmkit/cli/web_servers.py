@@ -19,6 +19,7 @@ from slurmkit.cli.job_options import (
 )
 from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
 from slurmkit.cli.json_output import JsonOutput, json_option
+from slurmkit.cli.kernel import kernel_command
 from slurmkit.cli.submit import print_finding, print_findings, typed_secret_notes
 from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.cluster.cluster import Cluster
@@ -244,6 +245,7 @@ jupyter_group = _make_group(
         stop="Stop notebook servers and their jobs; save your notebooks first.",
     ),
 )
+jupyter_group.add_command(kernel_command)
 code_server_group = _make_group(
     CODE_SERVER,
     _Words(

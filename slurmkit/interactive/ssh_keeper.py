@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ADDRESS = "address.json"
@@ -34,6 +35,7 @@ _PASSED_ON = ("SLURM_", "SLURMD_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVIC
               "ZE_AFFINITY_MASK", "TMPDIR")  # fmt: skip
 _PIECE = 1 << 16
 _LOOK = 5.0  # seconds between two looks at connections
+_SUSPENDED = 60.0  # seconds without a look: the job was suspended, and connections broke
 _END = 5.0  # seconds that processes have to end
 _PEER = struct.Struct("3i")  # pid, uid and gid: socket(7), SO_PEERCRED
 
@@ -105,7 +107,7 @@ class Keeper:
         self.name = f"slurmkit-ssh-{self.job}-{os.urandom(12).hex()}"
         self.address = folder / ADDRESS
         self.children = []  # type: list[subprocess.Popen[bytes]]
-        self.last = time.monotonic()
+        self.last = self.looked = time.monotonic()
 
     def run(self) -> None:
         """Serve until nobody has been connected for the idle time."""
@@ -134,13 +136,16 @@ class Keeper:
     def _is_idle(self) -> bool:
         """Return whether nobody has been connected for long enough."""
         self.children = [child for child in self.children if child.poll() is None]
-        if self.children:
-            self.last = time.monotonic()
-        return bool(self.idle) and time.monotonic() - self.last >= self.idle
+        now = time.monotonic()
+        if self.children or now - self.looked > _SUSPENDED:
+            self.last = now
+        self.looked = now
+        return bool(self.idle) and now - self.last >= self.idle
 
     def _tell(self) -> None:
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        facts = {"job_id": self.job, "node": node, "socket": self.name, "started": int(time.time())}
+        facts = {"job_id": self.job, "node": node, "socket": self.name, "pid": os.getpid(),
+                 "started": int(time.time())}  # fmt: skip
         write_private(self.address, json.dumps(facts))
 
     def _take_back(self) -> None:
@@ -213,7 +218,8 @@ def keep(folder: Path, minutes: float) -> int:
         # sshd says why in the job's output, which is standard error of this program.
         Keeper(folder, [sshd, "-i", "-e", "-f", str(config)], minutes * 60).run()
     finally:
-        config.unlink()
+        with suppress(FileNotFoundError):  # the profile was taken back meanwhile
+            config.unlink()
     say(f"nobody was connected for {minutes:g} minutes: the job ends")
     return 0
 

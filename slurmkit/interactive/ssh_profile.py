@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -219,10 +219,28 @@ def host_block(profile: SshProfile, program: str) -> str:
     return _block(
         profile,
         [
-            f"ProxyCommand {_command(program, profile)}",
-            f"UserKnownHostsFile {_quote(profile.folder / _KNOWN_HOSTS)}",
-            f"IdentityFile {_quote(profile.folder / _CLIENT_KEY)}",
-            "IdentitiesOnly yes",
+            f"ProxyCommand {_command(_connect(program, profile))}",
+            *_own_keys(profile),
+        ],
+    )
+
+
+def _own_keys(profile: SshProfile) -> list[str]:
+    return [
+        f"UserKnownHostsFile {_quote(profile.folder / _KNOWN_HOSTS)}",
+        f"IdentityFile {_quote(profile.folder / _CLIENT_KEY)}",
+        "IdentitiesOnly yes",
+    ]
+
+
+def direct_block(profile: SshProfile, address: KeeperAddress, lines: Sequence[str]) -> str:
+    """Return the block that leads into a job that runs, with more lines of ssh_config(5)."""
+    return _block(
+        profile,
+        [
+            f"ProxyCommand {_command(profile.bridge_command(address))}",
+            *_own_keys(profile),
+            *lines,
         ],
     )
 
@@ -235,7 +253,7 @@ def laptop_block(profile: SshProfile, login: str, program: str) -> str:
         login: what the laptop's ssh calls the login node.
         program: path of the command `slurmkit` there.
     """
-    inner = shlex.quote(_command(program, profile))
+    inner = shlex.quote(_command(_connect(program, profile)))
     key = _public(profile.folder / _HOST_KEY)
     return _block(
         profile,
@@ -259,9 +277,13 @@ def _block(profile: SshProfile, lines: list[str]) -> str:
     return f"{begin}\nHost {profile.host}\n{body}{end}\n"
 
 
-def _command(program: str, profile: SshProfile) -> str:
-    """Return the command that connects, as ssh gives it to a shell; % begins a token there."""
-    return shlex.join([program, "ssh-config", profile.name, "--connect"]).replace("%", "%%")
+def _connect(program: str, profile: SshProfile) -> list[str]:
+    return [program, "ssh-config", profile.name, "--connect"]
+
+
+def _command(argv: Sequence[str]) -> str:
+    """Return a command as ssh gives it to a shell; % begins a token there."""
+    return shlex.join(argv).replace("%", "%%")
 
 
 def _quote(path: Path) -> str:

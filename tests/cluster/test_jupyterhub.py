@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster_lab import Lab
 from guide_text import code_blocks
+from python_with_slurmkit import make_python
 from waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -112,22 +113,15 @@ def hub(lab: Lab) -> Iterator[Hub]:
     lab.as_root("login", "apt-get", "-o", "Acquire::Check-Valid-Until=false", "update")
     packages = ("node-configurable-http-proxy", "chromium", "chromium-driver")
     lab.as_root("login", *apt, "--no-install-recommends", *packages)
-    lab.as_root("login", "install", "-d", SHARED)
     lab.as_root("login", "install", "-d", "-m", "0755", FOLDER)
     lab.as_root("login", "touch", f"{FOLDER}/squeue.log")
     lab.as_root("login", "chmod", "0666", f"{FOLDER}/squeue.log")
-    lab.as_root("login", "python3", "-m", "venv", f"{SHARED}/venv")
-    lab.as_root(
-        "login", "env", "PIP_CERT=/etc/ssl/certs/ca-certificates.crt", PYTHON, "-m", "pip",
-        "install", "-q", f"jupyterhub=={HUB}", "jupyterlab", "jupyterhub-idle-culler", "selenium",
-    )  # fmt: skip
-    site = "import site; print(site.getsitepackages()[0])"
-    theirs = lab.as_root("login", "/opt/slurmkit/venv/bin/python3", "-c", site)
-    ours = lab.as_root("login", PYTHON, "-c", site).strip()
+    make_python(
+        lab, SHARED, f"jupyterhub=={HUB}", "jupyterlab", "jupyterhub-idle-culler", "selenium"
+    )
     examples = "\n".join(code_blocks(PAGE.read_text("utf-8"), "python"))
     config = examples.replace("/opt/jupyterhub", f"{SHARED}/venv") + SETTINGS
     for path, text in (
-        (f"{ours}/slurmkit.pth", theirs),
         (f"{FOLDER}/config.py", config),
         ("/usr/local/bin/squeue", SQUEUE),
         *((f"{FOLDER}/{name}", (HERE / name).read_text("utf-8")) for name in (DRIVER, BROWSER)),

@@ -25,6 +25,7 @@ WITHOUT_JSON = {
     "completion",
     "config slurm-lua",
     "gpu-exporter",
+    "jupyter kernel",  # it writes files, one of them in JSON
     "ledger serve",
     "log",
     "node-check",  # it has the JSON of node_check.py

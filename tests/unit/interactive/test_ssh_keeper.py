@@ -25,7 +25,7 @@ import signal, sys
 sys.path.insert(0, {str(PROGRAM.parent)!r})
 import ssh_keeper
 from pathlib import Path
-ssh_keeper._LOOK, ssh_keeper._END = 0.1, 0.5
+ssh_keeper._LOOK, ssh_keeper._END, ssh_keeper._SUSPENDED = 0.1, 0.5, 1.0
 signal.signal(signal.SIGTERM, ssh_keeper._end)
 ssh_keeper.Keeper(Path(sys.argv[1]), ["cat"], float(sys.argv[2])).run()
 """
@@ -51,6 +51,15 @@ def keeper(tmp_path: Path) -> Iterator[Started]:
     for process in started:
         process.kill()
         process.wait()
+
+
+def test_a_suspended_job_goes_on(keeper: Started) -> None:
+    process, address = keeper(idle=1.5)
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2)
+    process.send_signal(signal.SIGCONT)
+    assert bridge(address["socket"], b"still here").stdout == b"still here"
 
 
 def bridge(socket: str, data: bytes) -> subprocess.CompletedProcess[bytes]:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[3]
 OLDEST = (3, 6)
 # Each file, and those of ours that are copied beside it.
 STANDALONE: dict[str, tuple[str, ...]] = {
+    "plugins/slurmkit_plugins/jupyter_kernel/on_node.py": (),
     "plugins/slurmkit_plugins/jupyterhub/in_job.py": (),
     "plugins/slurmkit_plugins/slurm/slurmkit-mail": (),
     "plugins/slurmkit_plugins/slurm/node_check.py": ("node_checks", "node_settings"),
