@@ -14,7 +14,13 @@ from slurmkit.cli.job_options import (
     refuse_batch_options,
 )
 from slurmkit.cli.jobs import print_notice
-from slurmkit.cli.submit import print_estimate, print_finding, print_findings, typed_secret_notes
+from slurmkit.cli.submit import (
+    print_estimate,
+    print_finding,
+    print_findings,
+    refuse_errors,
+    typed_secret_notes,
+)
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import BadInput
 from slurmkit.interactive.kernel_spec import (
@@ -62,9 +68,7 @@ def kernel_command(**options: Any) -> None:
     refuse_batch_options(option for option in _STEP_OPTIONS if getattr(spec.launch, option))
     planned = plan(spec, Cluster())
     print_findings(planned)
-    if planned.errors:
-        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
-        raise BadInput(f"no kernel was made: {count}, see above")
+    refuse_errors(planned, "no kernel was made")
     print_estimate(planned)
     if kernel.job_file.exists():
         print_notice(f"the kernel {kernel.name} was there, and is replaced")

@@ -23,6 +23,7 @@ from slurmkit.cli.submit import (
     print_estimate,
     print_finding,
     print_findings,
+    refuse_errors,
     typed_secret_notes,
 )
 from slurmkit.cluster.cluster import Cluster
@@ -89,9 +90,7 @@ def shell_command(**options: Any) -> int:
     # salloc passes the environment directly, so secrets in it stay out of the planned script.
     planned = plan(msgspec.structs.replace(asked.spec, environment={}), cluster)
     print_findings(planned)
-    if planned.errors:
-        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
-        raise BadInput(f"no shell was started: {count}, see above")
+    refuse_errors(planned, "no shell was started")
     print_estimate(planned)
     environment = planned.spec.environment | asked.spec.environment
     return cluster.attach(_salloc_command(planned, cluster, environment), environment)

@@ -23,6 +23,7 @@ from slurmkit.cli.submit import (
     print_estimate,
     print_finding,
     print_findings,
+    refuse_errors,
     typed_secret_notes,
 )
 from slurmkit.cli.tables import print_table
@@ -124,8 +125,7 @@ def _write(profile: SshProfile, cluster: Cluster, idle: float, options: dict[str
     print_findings(planned)
     if planned.errors:
         ssh_profile.remove_profile(profile)
-        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
-        raise BadInput(f"no profile was made: {count}, see above")
+    refuse_errors(planned, "no profile was made")
     print_estimate(planned)
     path = ssh_profile.edit_ssh_config(profile.name, ssh_profile.host_block(profile, _program()))
     print_notice(f"{path} has the host {profile.host}; connect: ssh {profile.host}")

@@ -320,6 +320,21 @@ def print_findings(plan: Plan) -> None:
         print_finding(finding)
 
 
+def refuse_errors(plan: Plan, outcome: str) -> None:
+    """Refuse a plan with errors, whose findings were printed.
+
+    Args:
+        plan: the plan.
+        outcome: the effect of the refusal, e.g. "no shell was started".
+
+    Raises:
+        BadInput: with the number of errors.
+    """
+    if plan.errors:
+        count = f"{len(plan.errors)} error{'s' * (len(plan.errors) > 1)}"
+        raise BadInput(f"{outcome}: {count}, see above")
+
+
 def print_finding(finding: Finding, what: str = "") -> None:
     """Print one finding to standard error, after `what`, the thing it is about."""
     source = f" ({finding.source})" if finding.source else ""

@@ -20,7 +20,7 @@ from slurmkit.cli.job_options import (
 from slurmkit.cli.jobs import act_on_each, print_notice, raise_failures
 from slurmkit.cli.json_output import JsonOutput, json_option
 from slurmkit.cli.kernel import kernel_command
-from slurmkit.cli.submit import print_finding, print_findings, typed_secret_notes
+from slurmkit.cli.submit import print_finding, print_findings, refuse_errors, typed_secret_notes
 from slurmkit.cli.tables import Fit, print_key_values, print_table
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.config.files import load_section
@@ -288,9 +288,7 @@ def _start(kind: ServerKind, options: dict[str, Any]) -> Job:
     folder = web_servers.make_cluster_folder(kind, cluster)
     planned = _plan_server(kind, cluster, folder, options)
     print_findings(planned)
-    if planned.errors:
-        count = f"{len(planned.errors)} error{'s' * (len(planned.errors) > 1)}"
-        raise BadInput(f"no {kind.noun} was started: {count}, see above")
+    refuse_errors(planned, f"no {kind.noun} was started")
     job = cluster.submit(planned)
     print_notice(f"submitted job {job.id}")
     web_servers.mark_server_job(folder, job.id)

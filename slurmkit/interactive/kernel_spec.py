@@ -22,7 +22,8 @@ from slurmkit.spec.survival import Survive
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 NO_COMMAND = ("true",)
 """Stands for the kernel, which is in `kernel.json`."""
-_KERNEL, _JOB = "kernel.json", "job.toml"
+JOB_FILE = "job.toml"
+_KERNEL = "kernel.json"
 
 
 class KernelSpec(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class KernelSpec(msgspec.Struct, frozen=True):
     @property
     def job_file(self) -> Path:
         """The job file, which the user may edit."""
-        return self.folder / _JOB
+        return self.folder / JOB_FILE
 
 
 def find_kernel(name: str) -> KernelSpec:

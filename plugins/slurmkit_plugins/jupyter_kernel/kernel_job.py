@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from slurmkit.config.paths import state_folder, write_private_file
-from slurmkit.errors import BadInput, NoSuchJob, SlurmkitError
+from slurmkit.errors import BadInput, JobOver, NoSuchJob, SlurmkitError
 from slurmkit.formats.display import printable
-from slurmkit.interactive.kernel_spec import check_kernel_job
+from slurmkit.interactive.kernel_spec import NO_COMMAND, check_kernel_job
 from slurmkit.interactive.ssh_profile import (
     KeeperAddress,
     SshProfile,
@@ -56,8 +56,6 @@ _SIGNAL_SECONDS = 15.0
 _PAUSES = (0.2, 1, 5, 15)  # seconds before each try to connect again; the last one stays
 _MOST_TRIES = 5  # to reach a kernel that nobody has reached yet
 _LOST = -1  # code of a kernel whose end nobody has seen
-
-
 _jobs: dict[str, Job] = {}  # not cancelled yet
 
 
@@ -99,7 +97,7 @@ def submit(cluster: Cluster, profile: SshProfile, job_file: Path) -> KernelJob:
     fields = load_job_file(job_file)
     if given := fields.keys() & {"command", "script"}:
         raise BadInput(f"{job_file}: {given.pop()} is in argv of kernel.json; leave it out")
-    spec = JobSpec(**fields | {"command": ("true",), "script": None})
+    spec = JobSpec(**fields | {"command": NO_COMMAND})
     check_kernel_job(spec)
     name = spec.job_name or f"kernel-{profile.name}"
     named = msgspec.structs.replace(spec, job_name=name, requeue=False)
@@ -153,9 +151,8 @@ def cancel(job: Job) -> None:
     Raises:
         SlurmError: when Slurm refuses, or does not answer.
     """
-    for error in job.cluster.cancel([job.id]).values():
-        if not is_over(job):
-            raise error
+    with suppress(JobOver, NoSuchJob):
+        job.cancel()
     _jobs.pop(job.id, None)
 
 
@@ -232,7 +229,7 @@ class KernelLink:
         """Start the kernel; `ready` is set once it listens or has ended.
 
         Args:
-            argv: the kernel; its word `connection_file` is the path of a file with `connection`.
+            argv: the kernel; it names `connection_file`.
             cwd: its folder.
             environment: beside that of the job.
             connection: Jupyter's connection file for the node.

@@ -31,7 +31,7 @@ _NOT_STARTED, _MOST_LETTERS = 127, 500
 _OF_THE_SERVER = "JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"
 
 
-class Launch:
+class KernelStart:
     """One start of a kernel.
 
     Args:
@@ -106,7 +106,7 @@ class Launch:
     def _end_others(self) -> None:
         """End kernels that a restart has left, since no signal came to them."""
         for path in self.folder.glob("*.pid"):
-            other = Launch(self.folder, path.stem)
+            other = KernelStart(self.folder, path.stem)
             if not other.end.exists():
                 other.send(signal.SIGKILL)
 
@@ -202,8 +202,8 @@ def _say(text: str) -> None:
 
 def main(words: "list[str]") -> int:
     """Run one of the two."""
-    launch = Launch(Path(words[1]), words[2])
-    return launch.run() if words[0] == "run" else launch.send(int(words[3]))
+    start = KernelStart(Path(words[1]), words[2])
+    return start.run() if words[0] == "run" else start.send(int(words[3]))
 
 
 if __name__ == "__main__":

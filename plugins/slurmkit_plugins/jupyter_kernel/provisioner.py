@@ -20,6 +20,7 @@ from traitlets import Float
 
 from slurmkit.cluster.cluster import Cluster
 from slurmkit.errors import NotOver, SlurmkitError
+from slurmkit.interactive.kernel_spec import JOB_FILE
 from slurmkit.interactive.ssh_job import wait_for_keeper
 from slurmkit.interactive.ssh_profile import KeeperAddress
 from slurmkit.jobs.job import Job
@@ -27,7 +28,6 @@ from slurmkit_plugins.jupyter_kernel import kernel_job
 from slurmkit_plugins.jupyter_kernel.kernel_job import PORTS, KernelJob, KernelLink, Sockets
 
 ResultT = TypeVar("ResultT")
-_JOB_FILE = "job.toml"
 _LOOK_SECONDS = 0.1
 _CONNECTION_FILE = "{connection_file}"
 _OF_THE_NOTEBOOK = "JPY_SESSION_NAME"
@@ -173,7 +173,7 @@ class SlurmkitProvisioner(KernelProvisionerBase):
         folder = Path(self.kernel_spec.resource_dir)
         short = folder.name.removeprefix("slurmkit-")
         profile = kernel_job.make_profile(name, short, self.kernel_id)
-        return kernel_job.submit(cluster, profile, folder / _JOB_FILE)
+        return kernel_job.submit(cluster, profile, folder / JOB_FILE)
 
     async def _wait_for_job(self, here: KernelJob) -> KeeperAddress:
         waiting = _in_thread(wait_for_keeper, here.job, here.profile, self.log.info)
