@@ -87,8 +87,8 @@ _GPUS_GIVEN = (
     " NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 )
 _GPUS_PERHAPS = (
-    "if the image does not set NVIDIA_VISIBLE_DEVICES, no GPU is seen in it; then import it first"
-    " (slurmkit image import), or add --env NVIDIA_VISIBLE_DEVICES=all"
+    "if the image does not set NVIDIA_VISIBLE_DEVICES, no NVIDIA GPU is seen in it; then import"
+    " it first (slurmkit image import), or add --env NVIDIA_VISIBLE_DEVICES=all"
     " --env NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 )
 _GPU_REGISTRIES = ("nvcr.io",)  # whose images ask for GPUs

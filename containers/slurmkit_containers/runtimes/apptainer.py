@@ -24,6 +24,11 @@ NAME = "apptainer"
 _KINDS = ("registry", "daemon", "squashfs", "sif")
 _FEATURES = "mounts workdir mount_home remap_root writable entrypoint environment unshare".split()
 _FLAGS = frozenset(["ro", "rw"])
+# Apptainer's --rocm or --nv; the vendor of the GPUs is known only on the node.
+_GPUS = (
+    "if [ -e /dev/kfd ] && [ ! -e /dev/nvidiactl ]; then export APPTAINER_ROCM=1;"
+    " else export APPTAINER_NV=1; fi"
+)
 _UNSHARE = {"net": ("--net", "--network=none"), "ipc": ("--ipc",), "uts": ("--uts",)}
 
 
@@ -77,13 +82,13 @@ class Apptainer:
         """Return the command prefix: `apptainer run` for the entry point, else `apptainer exec`."""
         image = "" if container.source is None else container.source.apptainer
         verb = "run" if container.entrypoint else "exec"
-        nv = ("--nv",) if gpus else ()
+        variables = (
+            f'[ -z "${{{name}+set}}" ] || export APPTAINERENV_{name}="${name}"'
+            for name in container.environment
+        )
         return ContainerLaunch(
-            before=tuple(
-                f'[ -z "${{{name}+set}}" ] || export APPTAINERENV_{name}="${name}"'
-                for name in container.environment
-            ),
-            prefix=("apptainer", verb, *nv, *_options(container), image),
+            before=(*((_GPUS,) if gpus else ()), *variables),
+            prefix=("apptainer", verb, *_options(container), image),
         )
 
 

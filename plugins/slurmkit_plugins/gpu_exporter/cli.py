@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from slurmkit.slurm.commands import LocalSlurmCommands
+from slurmkit_plugins.gpu_exporter.amd import DEVICES, AmdReader
 from slurmkit_plugins.gpu_exporter.holders import (
     RECORDS,
     JobFinder,
@@ -17,8 +18,12 @@ from slurmkit_plugins.gpu_exporter.holders import (
 )
 from slurmkit_plugins.gpu_exporter.metrics import GpuCollector
 from slurmkit_plugins.gpu_exporter.nvml import NvmlReader
+from slurmkit_plugins.gpu_exporter.readings import GpuReader
 from slurmkit_plugins.gpu_exporter.server import load_token, serve
 
+# There once the kernel has loaded AMD's driver, for a GPU or for the screen.
+AMDGPU = Path("/sys/module/amdgpu")
+_NVIDIA = ("0x10de", "0x03")  # vendor, and class of display controllers
 DEFAULT_ADDRESS = "127.0.0.1:6832"
 
 
@@ -58,7 +63,8 @@ def gpu_exporter_command(
 ) -> None:
     """Serve what this node's GPUs do, for Prometheus and the ledger.
 
-    It reads NVIDIA's driver at each request. Without a GPU or a driver it ends with exit code 69.
+    It reads NVIDIA's driver, or else AMD's, at each request. Without a GPU or a driver it ends with
+    exit code 69.
 
     \b
     Examples:
@@ -68,7 +74,7 @@ def gpu_exporter_command(
     """
     token = load_token(token_file) if token_file else None
     name = node or socket.gethostname().partition(".")[0]
-    reader = NvmlReader(_log)
+    reader: GpuReader = AmdReader(_log) if _has_amd_only() else NvmlReader(_log)
     reader.open()
     try:
         if gpu_map:
@@ -82,6 +88,20 @@ def gpu_exporter_command(
             serve(address, metrics.page, token, _log)
     finally:
         reader.close()
+
+
+def _has_amd_only() -> bool:
+    """Tell whose GPUs this node has; beside NVIDIA's, AMD's is for the screen."""
+    return AMDGPU.exists() and not any(_is_nvidia(device) for device in DEVICES.glob("*"))
+
+
+def _is_nvidia(device: Path) -> bool:
+    vendor, kind = _NVIDIA
+    try:
+        is_display = (device / "class").read_text("ascii").startswith(kind)
+        return is_display and (device / "vendor").read_text("ascii").strip() == vendor
+    except OSError:
+        return False
 
 
 def _log(text: str) -> None:

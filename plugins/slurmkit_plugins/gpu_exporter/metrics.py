@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from slurmkit_plugins.gpu_exporter.holders import JobFinder, read_mig_minors
-from slurmkit_plugins.gpu_exporter.nvml import NvmlReader, NvmlReading
+from slurmkit_plugins.gpu_exporter.readings import GpuReader, GpuReading
 
 _LABELS = ("node", "gpu", "uuid", "pci", "mig")
 _LEAST_SECONDS = 1.0  # between two readings: several scrapers cost no more than one
@@ -36,7 +36,7 @@ class GpuCollector(Collector):
     """
 
     def __init__(
-        self, node: str, reader: NvmlReader, jobs: JobFinder, checks: Path = NODE_CHECKS
+        self, node: str, reader: GpuReader, jobs: JobFinder, checks: Path = NODE_CHECKS
     ) -> None:
         self._node = node
         self._checks = checks
@@ -76,7 +76,7 @@ class GpuCollector(Collector):
             return [*self._metrics, *self._health()]
 
     def _health(self) -> Iterator[Metric]:
-        yield _gauge("driver_up", "1 if the NVIDIA driver answers.", bool(self._reader.driver))
+        yield _gauge("driver_up", "1 if the driver answers.", bool(self._reader.driver))
         yield _gauge("scrape_seconds", "Time that reading the GPUs took.", self._seconds)
         yield _gauge("start_time_seconds", "When the exporter started.", self._started)
         errors = CounterMetricFamily(
@@ -91,7 +91,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(_HEALTH + name, text, value=float(value))
 
 
-def _gpu_metrics(node: str, reader: NvmlReader, jobs: JobFinder) -> Iterator[Metric]:
+def _gpu_metrics(node: str, reader: GpuReader, jobs: JobFinder) -> Iterator[Metric]:
     """Read all GPUs and yield their metrics; what is unknown has no series."""
     families = _Families()
     readings = reader.read()
@@ -177,7 +177,7 @@ class _Families:
         """Return the families that have a series."""
         return [family for family in vars(self).values() if family.samples]
 
-    def add_reading(self, labels: tuple[str, ...], reading: NvmlReading) -> None:
+    def add_reading(self, labels: tuple[str, ...], reading: GpuReading) -> None:
         """Add the values of a GPU that are known."""
         if not reading.identity.mig:
             self.lost.add_metric(labels, reading.lost)
@@ -200,7 +200,7 @@ class _Families:
     def add_jobs(
         self,
         labels: tuple[str, ...],
-        reading: NvmlReading,
+        reading: GpuReading,
         held_by: tuple[str, ...],
         jobs: JobFinder,
     ) -> None:

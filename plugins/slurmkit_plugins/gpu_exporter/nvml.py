@@ -7,18 +7,23 @@ that a GPU does not have, or that cannot be true, is None, never 0.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 import pynvml
 
-from slurmkit.errors import SlurmkitError
+from slurmkit_plugins.gpu_exporter.readings import (
+    GpuIdentity,
+    GpuProcess,
+    GpuReading,
+    GpuWatch,
+    Log,
+    NoDriver,
+)
 
-Log = Callable[[str], None]
 _ERROR_NAMES: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_").lower()
     for name, value in vars(pynvml).items()
@@ -65,73 +70,6 @@ _MOST_WATTS = 5000.0  # as in the ledger
 _MOST_CELSIUS = 200.0
 _MOST_MEMORY = 1 << 46  # bytes
 _MOST_XIDS = 1000  # in one reading
-# Between two starts of the library while a GPU is lost. The pause doubles up to an hour: with each
-# start the library forgets what it had gathered about the other GPUs.
-_RETRY_SECONDS = 60.0
-_MOST_DOUBLINGS = 6
-
-
-class NoDriver(SlurmkitError):
-    """This machine has no NVIDIA GPU, or no driver for it."""
-
-    exit_code = 69  # EX_UNAVAILABLE of sysexits.h; the systemd unit does not restart on it
-
-
-class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which GPU or MIG instance.
-
-    Attributes:
-        uuid: of the GPU, also for a MIG instance.
-        pci: address as NVML prints it, such as `00000000:1B:00.0`.
-        minor: the number N of /dev/nvidiaN; None if unknown.
-        mig: UUID of the MIG instance; empty for a whole GPU.
-    """
-
-    uuid: str
-    pci: str
-    name: str
-    minor: int | None = None
-    mig: str = ""
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-
-
-class GpuProcess(msgspec.Struct, frozen=True):
-    """A process on a GPU: bytes of GPU memory and percent of time; None is unknown."""
-
-    pid: int
-    memory: int | None
-    utilization: float | None
-
-
-class NvmlReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU or MIG instance did at one moment; None is unknown.
-
-    Attributes:
-        lost: whether the GPU does not answer; nothing else is known then.
-        partitioned: whether the GPU is divided into MIG instances.
-        utilization: percent of the time in which a kernel ran.
-        sm_active: percent of the SMs that were busy since the last reading.
-        memory_used, memory_total: bytes.
-        throttled: whether each reason holds the clocks back.
-        energy_joules: counter since the driver was loaded.
-        ecc: errors so far, by kind.
-        processes: processes that compute; None if the driver does not say.
-    """
-
-    identity: GpuIdentity
-    lost: bool = False
-    partitioned: bool = False
-    utilization: float | None = None
-    sm_active: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
-    power_watts: float | None = None
-    temperature: float | None = None
-    throttled: Mapping[str, bool] | None = None
-    energy_joules: float | None = None
-    ecc: Mapping[str, int] = {}
-    processes: tuple[GpuProcess, ...] | None = None
 
 
 class NvmlReader:
@@ -156,10 +94,7 @@ class NvmlReader:
         self._log = log
         self._gpus: list[_Gpu] = []
         self._count = 0  # GPUs that the driver lists, also those that do not answer
-        self._seen: dict[str, GpuIdentity] = {}  # each GPU that ever answered, by UUID
-        self._lost: set[str] = set()
-        self._opened = 0.0
-        self._retries = 0  # starts of the library since the last change of the lost GPUs
+        self._watch = GpuWatch(log)
         self._events: Any = None
 
     def open(self) -> None:
@@ -175,13 +110,13 @@ class NvmlReader:
                 f"the NVIDIA driver cannot be used: {error_name(error)}; check that nvidia-smi"
                 " works on this machine, or do not run the exporter here"
             ) from error
-        self._opened = time.monotonic()
+        self._watch.start()
         try:
             self._find_gpus()
         except pynvml.NVMLError as error:
             self.close()
             raise NoDriver(f"the GPUs cannot be listed: {error_name(error)}") from error
-        if not self._gpus and not self._seen:
+        if not self._watch.seen:
             self.close()
             raise NoDriver("no GPU of this machine answers the NVIDIA driver")
 
@@ -196,9 +131,9 @@ class NvmlReader:
             pynvml.nvmlShutdown()
         self._gpus, self._count, self._events, self.driver = [], 0, None, ""
 
-    def read(self) -> list[NvmlReading]:
+    def read(self) -> list[GpuReading]:
         """Read all GPUs, those that do not answer as lost."""
-        readings: list[NvmlReading] = []
+        readings: list[GpuReading] = []
         had_driver = bool(self.driver)
         try:
             self._open_again()
@@ -211,10 +146,7 @@ class NvmlReader:
                 self._log(f"the driver is lost ({why}); each reading tries it again")
                 self.close()
             readings = []
-        answering = {reading.identity.uuid for reading in readings}
-        self._tell_lost(self._seen.keys() - answering)
-        lost = (self._seen[uuid] for uuid in self._seen if uuid not in answering)
-        return [*readings, *(NvmlReading(identity=gpu, lost=True) for gpu in lost)]
+        return self._watch.add_lost(readings)
 
     def _open_again(self) -> None:
         """Open the driver again if it was lost, has other GPUs, or a GPU is lost for a while.
@@ -225,28 +157,16 @@ class NvmlReader:
             self.open()
             self._log(f"the driver answers again: {self.driver}")
             return
-        is_missing = bool(self._lost) or len(self._gpus) < self._count
-        pause = _RETRY_SECONDS * 2**self._retries
-        is_due = is_missing and time.monotonic() - self._opened >= pause
+        is_due = self._watch.is_due(is_missing=len(self._gpus) < self._count)
         if is_due or pynvml.nvmlDeviceGetCount() != self._count:
-            if is_due:
-                self._retries = min(self._retries + 1, _MOST_DOUBLINGS)
             self.close()
             self.open()
-
-    def _tell_lost(self, lost: set[str]) -> None:
-        if lost != self._lost:
-            self._retries = 0
-        for uuid in sorted(lost ^ self._lost):
-            state = "does not answer" if uuid in lost else "answers again"
-            self._log(f"{uuid} at {self._seen[uuid].pci} {state}")
-        self._lost = lost
 
     def _find_gpus(self) -> None:
         self._count = pynvml.nvmlDeviceGetCount()
         self._events = self._ask(pynvml.nvmlEventSetCreate)
         self._gpus = [gpu for at in range(self._count) if (gpu := self._find_gpu(at))]
-        self._seen |= {gpu.identity.uuid: gpu.identity for gpu in self._gpus}
+        self._watch.find(gpu.identity for gpu in self._gpus)
         self.driver = str(pynvml.nvmlSystemGetDriverVersion())
 
     def _find_gpu(self, ordinal: int) -> _Gpu | None:
@@ -271,7 +191,7 @@ class NvmlReader:
         has_activity = bool(support and support.isSupportedDevice)
         return _Gpu(handle, identity, _ActivityReader(self._ask, is_supported=has_activity))
 
-    def _read_if_there(self, gpu: _Gpu) -> list[NvmlReading]:
+    def _read_if_there(self, gpu: _Gpu) -> list[GpuReading]:
         """Read a GPU and its MIG instances; nothing if it is lost."""
         try:
             return list(self._read_gpu(gpu))
@@ -282,7 +202,7 @@ class NvmlReader:
             gpu.activity.close()
             return []
 
-    def _read_gpu(self, gpu: _Gpu) -> Iterator[NvmlReading]:
+    def _read_gpu(self, gpu: _Gpu) -> Iterator[GpuReading]:
         handle = gpu.handle
         mode = self._ask(pynvml.nvmlDeviceGetMigMode, handle)
         partitioned = bool(mode and mode[0])
@@ -293,7 +213,7 @@ class NvmlReader:
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage, handle)
         watts = None if milliwatts is None else milliwatts / 1000
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        yield NvmlReading(
+        yield GpuReading(
             identity=gpu.identity,
             partitioned=partitioned,
             utilization=busy,
@@ -310,7 +230,7 @@ class NvmlReader:
         if partitioned:
             yield from self._read_instances(gpu)
 
-    def _read_instances(self, gpu: _Gpu) -> Iterator[NvmlReading]:
+    def _read_instances(self, gpu: _Gpu) -> Iterator[GpuReading]:
         """Read the MIG instances of a GPU; they come and go while the exporter runs."""
         count = self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle) or 0
         for at in range(count):
@@ -326,7 +246,7 @@ class NvmlReader:
             )
             used, total = self._read_memory(handle)
             activity = gpu.activity.read(identity.mig, gpu.handle, identity.gpu_instance)
-            yield NvmlReading(
+            yield GpuReading(
                 identity=identity,
                 # NVML has no utilization of MIG instances; GPM has it, from Hopper on.
                 utilization=self._percent("utilization", activity.get("graphics")),

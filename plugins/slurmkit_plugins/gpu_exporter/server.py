@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from slurmkit.errors import BadInput, SlurmkitError
-from slurmkit_plugins.gpu_exporter.nvml import Log
+from slurmkit_plugins.gpu_exporter.readings import Log
 
 Page = Callable[[str], tuple[str, bytes]]
 """Returns content type and body for an Accept header."""

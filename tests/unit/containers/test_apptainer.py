@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,8 +45,29 @@ def test_every_option(fields: dict[str, Any], options: list[str]) -> None:
 
 def test_entry_point_and_gpus() -> None:
     assert words(entrypoint=True) == ["apptainer", "run", "/x.sif"]
-    assert words(entrypoint=False, gpus=True) == ["apptainer", "exec", "--nv", "/x.sif"]
     assert words(image="nvcr.io#nvidia/x:1")[-1] == "docker://nvcr.io/nvidia/x:1"
+
+
+@pytest.mark.parametrize(
+    ("devices", "chosen"),
+    [
+        (("nvidiactl",), "APPTAINER_NV=1"),
+        (("kfd", "dri"), "APPTAINER_ROCM=1"),
+        (("nvidiactl", "kfd"), "APPTAINER_NV=1"),
+        ((), "APPTAINER_NV=1"),
+    ],
+)
+def test_the_node_says_whose_gpus_it_has(
+    devices: tuple[str, ...], chosen: str, tmp_path: Path
+) -> None:
+    """By the variables of Apptainer's flags --nv and --rocm."""
+    for name in devices:
+        (tmp_path / name).touch()
+    [line] = Apptainer().step(Container(image="/x.sif"), gpus=True).before
+    script = f"{line.replace('/dev', str(tmp_path))}\nenv"
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, check=True, env={})
+    found = [each for each in done.stdout.decode().split() if each.startswith("APPTAINER")]
+    assert found == [chosen]
 
 
 def test_variables_of_the_node_win_over_those_of_the_image() -> None:

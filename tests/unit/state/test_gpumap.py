@@ -464,6 +464,7 @@ def test_no_name_makes_a_gpu_somebody_elses(pieces: list[str], *, bob_first: boo
     [
         ("gpu:a100:4", "gpu:a100:3(IDX:0-2)", "bob bob held free"),  # a hidden job, or a new one
         ("gpu:a100:4", "gpu:a100:0(IDX:N/A)", "free free free free"),  # bob's has just ended
+        ("gpu:mi300x:4", "gpu:mi300x:2(IDX:0-1)", "bob bob free free"),
         ("gpu:4", "gpu:2", "bob bob free free"),
         ("gpu:4", "gpu:3", "bob bob unknown unknown"),
         ("gpu:4", "gpu:4", "bob bob held held"),

@@ -63,6 +63,18 @@ def by_user(ledger: Any, by: str = "user") -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.sql
+def test_a_type_of_another_vendor_is_a_name(ledger):
+    """As slurmdbd 26.05 wrote it of a node with gpu:mi300x:8."""
+    tres = "billing=49,cpu=1,gres/gpu:mi300x=3,gres/gpu=3,mem=1G,node=1"
+    store_runs(ledger, ran(BEGIN, HOUR, gpus=3, alloc_tres=tres), ran(BEGIN, HOUR, **A100))
+    [row] = read.usage(
+        ledger, "2026-11-01", "2026-12-01", by="gpu-type", filters={"gpu_type": ["mi300x"]},
+        **NOVEMBER,
+    ).rows  # fmt: skip
+    assert (row["gpu_type"], row["gpu_hours"]) == ("mi300x", 3)
+
+
+@pytest.mark.sql
 def test_who_holds_gpus_that_do_nothing(ledger):
     measured(
         ledger,

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 from nvml_stub import GPU_0, GPU_1, NODES, STUB, TWO_GPUS, Stub
 from slurmkit_accounting.gpu_use.samples import MOST_WATTS
-from slurmkit_plugins.gpu_exporter import nvml
-from slurmkit_plugins.gpu_exporter.nvml import NoDriver, NvmlReader, NvmlReading
+from slurmkit_plugins.gpu_exporter import nvml, readings
+from slurmkit_plugins.gpu_exporter.nvml import NvmlReader
+from slurmkit_plugins.gpu_exporter.readings import GpuReading, NoDriver
 from waiting import wait_until
 
 
-def by_uuid(readings: list[NvmlReading]) -> dict[str, NvmlReading]:
+def by_uuid(readings: list[GpuReading]) -> dict[str, GpuReading]:
     return {reading.identity.mig or reading.identity.uuid: reading for reading in readings}
 
 
@@ -132,7 +133,7 @@ def test_a_lost_gpu_is_said_once_and_found_again(stub: Stub, reader: NvmlReader)
     for _ in range(2):
         readings = by_uuid(reader.read())
         lost, other = readings[GPU_0], readings[GPU_1]
-        assert lost == NvmlReading(identity=lost.identity, lost=True)
+        assert lost == GpuReading(identity=lost.identity, lost=True)
         assert (other.lost, other.utilization) == (False, 0)
     stub.play(0, "error", "0")
     assert by_uuid(reader.read())[GPU_0].utilization == 0
@@ -152,9 +153,9 @@ def test_a_gpu_that_is_lost_at_the_start_is_looked_for(
     reader.read()
     stub.play(0, "error", "0")
     assert set(by_uuid(reader.read())) == {GPU_1}  # the driver is not begun anew each time
-    monkeypatch.setattr(nvml, "_RETRY_SECONDS", 0)
-    readings = by_uuid(reader.read())
-    assert (readings[GPU_0].lost, readings[GPU_1].lost) == (False, True)
+    monkeypatch.setattr(readings, "_RETRY_SECONDS", 0)
+    read = by_uuid(reader.read())
+    assert (read[GPU_0].lost, read[GPU_1].lost) == (False, True)
     reader.close()
 
 
@@ -174,7 +175,7 @@ def test_a_gpu_that_stays_lost_begins_the_driver_anew_ever_more_seldom(
 ) -> None:
     """What the library gathers about the other GPUs must not be lost each minute for days."""
     now = [0.0]
-    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(readings, "time", SimpleNamespace(monotonic=lambda: now[0]))
     if at_the_start:
         stub.play(0, "error", "15")
     reader = _Counted(stub.said.append)

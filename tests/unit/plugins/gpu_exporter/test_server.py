@@ -21,7 +21,7 @@ import pytest
 from nvml_stub import GPU_0, ROOT, Stub, build, start
 from slurmkit_plugins.gpu_exporter import server
 from slurmkit_plugins.gpu_exporter.cli import gpu_exporter_command
-from slurmkit_plugins.gpu_exporter.nvml import NoDriver
+from slurmkit_plugins.gpu_exporter.readings import NoDriver
 from waiting import PATIENCE, wait_until
 
 from slurmkit.cli.main import run_to_exit_code
