@@ -17,6 +17,7 @@ import msgspec
 
 from slurmkit.errors import BadInput
 from slurmkit.formats.job_ids import check_job_id
+from slurmkit.formats.sluid import parse_sluid
 from slurmkit.state.gpu_metrics import RunBesideEarlier
 from slurmkit.state.gpu_use import SPANS, CurvePoint, GpuUseNow, GpuUseOfGpu, GpuUseOfRun
 from slurmkit.state.past_waits import PastWaits
@@ -564,11 +565,11 @@ def _check_number_of_values(filters: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_job_ids(job: str) -> str:
-    """Check job ids separated by commas; return them, each once."""
+    """Check job ids and SLUIDs separated by commas; return them, each once."""
     job_ids = dict.fromkeys(job.split(","))
     if len(job_ids) > MOST_JOBS:
         raise BadInput(
             f"{len(job_ids):,} job ids are too many; at most {MOST_JOBS} are allowed in one report;"
             " ask for some of them at a time"
         )
-    return ",".join(map(check_job_id, job_ids))
+    return ",".join(each if parse_sluid(each) else check_job_id(each) for each in job_ids)

@@ -179,6 +179,10 @@ def explain_the_row(lab: Lab, books: str, number: int) -> None:
     now = dict(zip(found["fields"], again.split("|"), strict=True))
     for name in ("JobID", "User", "Account", "State", "Start", "End", "AllocTRES", "JobName"):
         assert kept[name] == now[name]
+    if lab.release != "22.05":  # sacct has SLUIDs from 24.11 on
+        asked = found["command"].partition(" --format=")[0]
+        printed = lab.run("sh", "-c", f"{asked} --format=DBIndex,SLUID", user="").stdout
+        assert f"{found['row']['db_index']}|{found['row']['sluid']}" in printed.splitlines()
 
 
 def month() -> str:

@@ -177,6 +177,8 @@ _NO_IF_ABSENT = ("cancelled_by", "gone_since", "retracted", "doubt")
 def _words_if_absent(row: Mapping[str, Any]) -> dict[str, str]:
     """Return what to show for a column without a value, if that is not unknown."""
     words = dict.fromkeys(_NO_IF_ABSENT, "no")
+    if row["db_index"] is not None:
+        words["sluid"] = "none before Slurm 24.11"
     if row["end"] is not None:
         words |= {"start": "never", "last_seen": ""}
     elif row["gone_since"] is None:

@@ -45,6 +45,12 @@ def _ask_and_show(
     show_report(_reports().REPORTS[name](db, begin, end, asked), form)
 
 
+_job_option = click.option(
+    "--job", metavar="JOB_ID",
+    help="Only this job; for an array, all its tasks. A SLUID of Slurm 24.11 or later is one run.",
+)  # fmt: skip
+
+
 def _by_option(usual: str) -> Callable[[Command], Command]:
     """Return the option `--by` for a report that cannot be split by time."""
     text = f"Make one row for each; names as in `report usage`, without times.  [default: {usual}]"
@@ -87,7 +93,7 @@ def report_group() -> None:
     " gpu-type, state, hour (31 days at most), day, week, month.  [default: pi]",
 )  # fmt: skip
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@_job_option
 @click.option(
     "--suspended", type=click.Choice(["charge", "skip"]), default="charge",
     help="Count (charge) or leave out (skip) GPUs of suspended runs; sreport counts them."
@@ -232,7 +238,7 @@ def capacity_command(
 @window_options
 @_by_option("user,partition")
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@_job_option
 @format_options
 @db_option
 def efficiency_command(
@@ -273,7 +279,7 @@ def budget_command(timezone: str | None, form: OutputFormat, db: str | None) -> 
 @click.command("explain")
 @window_options
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@_job_option
 @click.option(
     "--runs", type=click.Choice(["held", "lost", "doubtful", "started", "measured", "waiting"]),
     default="held",
@@ -341,7 +347,7 @@ def idle_command(source: str | None, below: float, minutes: int, form: OutputFor
 @click.command("reclaimed")
 @window_options
 @filter_options
-@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
+@_job_option
 @format_options
 @db_option
 def reclaimed_command(

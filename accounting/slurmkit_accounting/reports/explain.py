@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import Connection, Select, select, text
 
 from slurmkit.errors import BadInput
+from slurmkit.formats.sluid import format_sluid
 from slurmkit_accounting.calendar import UNITS, WindowPart, split_window
 from slurmkit_accounting.ledger.database import Ledger
 from slurmkit_accounting.ledger.schema.runs import DOUBTFUL as HAS_DOUBT
@@ -95,7 +96,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Everything that the ledger holds about one run.
 
     Attributes:
-        row: the row of table `runs`, by column.
+        row: the row of table `runs`, by column, and its `sluid`, which is `db_index` as Slurm 24.11
+            and later write it.
         line: the last sacct line, fields separated by `|`, times as epoch seconds.
         fields: sacct's names of the fields of `line`.
         command: command that asks sacct for the line again.
@@ -336,13 +338,23 @@ def load_evidence(ledger: Ledger, number: int, scope: Scope = EVERYTHING) -> Evi
             raise _no_such_run(number)
         row = dict(connection.execute(query).mappings().one())
         return Evidence(
-            row=row,
+            row=_with_sluid(row),
             line="|".join("" if row[name] is None else str(row[name]) for _, name in FIELDS),
             fields=tuple(name for name, _ in FIELDS),
             command=_sacct_command(row),
             revisions=tuple(_revisions(connection, number)),
             rejects=tuple(connection.scalars(_rejects_query(row))),
         )
+
+
+def _with_sluid(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of table `runs` with the SLUID beside the DBIndex."""
+    made = {}
+    for name, value in row.items():
+        made[name] = value
+        if name == "db_index":
+            made["sluid"] = format_sluid(value)
+    return made
 
 
 def _no_such_run(number: int) -> BadInput:

@@ -21,8 +21,17 @@ from sqlalchemy import (
     union_all,
 )
 
+from slurmkit.formats.sluid import parse_sluid
 from slurmkit_accounting.ledger.database import once
-from slurmkit_accounting.ledger.schema.runs import LONG, OPEN, SUSPENDED, ingests, runs, suspensions
+from slurmkit_accounting.ledger.schema.runs import (
+    LONG,
+    OPEN,
+    SUSPENDED,
+    clusters,
+    ingests,
+    runs,
+    suspensions,
+)
 from slurmkit_accounting.ledger.schema.types import begins_with
 from slurmkit_accounting.ledger.schema.usage import DAY, SUMS
 from slurmkit_accounting.usage.bins import (
@@ -185,13 +194,18 @@ def _suspensions(
 def is_of_job(job: str) -> ColumnElement[bool]:
     """Return the condition for the runs of a job; several ids are separated by commas.
 
-    `12` is a job, or all of an array or heterogeneous job. `12_3` and `12+1` are parts of one.
+    `12` is a job, or all of an array or heterogeneous job. `12_3` and `12+1` are parts of one. A
+    SLUID is one run.
     """
     ids, one = job.split(","), runs.alias("one")
+    numbers = [number for each in ids if (number := parse_sluid(each))]
+    # With the cluster, which the index begins with.
+    by_sluid = one.c.cluster_id.in_(select(clusters.c.id)) & one.c.db_index.in_(numbers)
     parts = (begins_with(one.c.job_id, f"{each}{sign}") for each in ids for sign in "_+")
+    named = (one.c.job_id.in_(ids), *([by_sluid] if numbers else []), *parts)
     # A list of rows, each part of it by the index of job ids: for conditions joined by OR, SQLite
     # reads all runs.
-    found = union_all(*(select(one.c.id).where(each) for each in (one.c.job_id.in_(ids), *parts)))
+    found = union_all(*(select(one.c.id).where(each) for each in named))
     return runs.c.id.in_(found)
 
 

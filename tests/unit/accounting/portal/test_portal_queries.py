@@ -39,6 +39,7 @@ PATHS = (
 OF_A_JOB = (
     "/job/1", "/job/12", "/job/1?cluster=lab", "/report/explain?job=1&from=1970-01-02",
     "/report/usage?job=1&from=1970-01-02", "/report/efficiency?job=1&from=1970-01-02",
+    "/report/explain?job=sCM1M8QBT2BE00,1&from=1970-01-02",
 )  # fmt: skip
 
 

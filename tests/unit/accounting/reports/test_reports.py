@@ -295,7 +295,10 @@ def test_a_row_is_explained_by_what_sacct_said_then_and_now(ledger):
     with ledger.transaction() as connection:
         old = {"run_id": 1, "ingest_id": 1, "old": '{"state": "RUNNING", "end": null}'}
         connection.execute(insert(revisions).values(**old))
+        number = update(runs).values(db_index=14557473182063114240)
+        connection.execute(number)
     found = read.evidence(ledger, 1)
+    assert found.row["sluid"] == "sCM1M8QBT2BE00"
     said = dict(zip(found.fields, found.line.split("|"), strict=True))
     assert (said["JobID"], said["User"], said["End"]) == ("1", "alice", str(BEGIN + HOUR))
     assert found.revisions == ((LATER, {"state": "RUNNING", "end": None}),)

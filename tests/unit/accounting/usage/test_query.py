@@ -167,12 +167,15 @@ def test_suspended_time_of_a_run_without_an_end_is_taken_off_too(engine):
 
 @pytest.mark.parametrize(
     ("wanted", "users"),
-    [("12", {"whole", "task", "part"}), ("12_3", {"task"}), ("12+1", {"part"}), ("1", set())],
-)
+    [("12", {"whole", "task", "part"}), ("12_3", {"task"}), ("12+1", {"part"}), ("1", set()),
+     ("sCM1M8QBT2BE00", {"task"}), ("sCM1M8QBT2BE00,120", {"task", "other"}),
+     ("sCM1M8QBT2BE01", set())],
+)  # fmt: skip
 def test_one_job_with_all_its_parts(engine, wanted, users):
+    numbers = {"task": {"db_index": 14557473182063114240}, "part": {"db_index": 7}}
     ids = {"whole": "12", "task": "12_3", "part": "12+1", "other": "120"}
     jobs = [
-        Job(BEGIN, BEGIN, BEGIN + 7, user=user, other={"job_id": job_id})
+        Job(BEGIN, BEGIN, BEGIN + 7, user=user, other={"job_id": job_id} | numbers.get(user, {}))
         for user, job_id in ids.items()
     ]
     (part,) = asked(engine, jobs, WINDOW, job=wanted)
