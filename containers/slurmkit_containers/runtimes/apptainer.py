@@ -24,10 +24,11 @@ NAME = "apptainer"
 _KINDS = ("registry", "daemon", "squashfs", "sif")
 _FEATURES = "mounts workdir mount_home remap_root writable entrypoint environment unshare".split()
 _FLAGS = frozenset(["ro", "rw"])
-# Apptainer's --rocm or --nv; the vendor of the GPUs is known only on the node.
+# Apptainer's --rocm or --nv; the vendor of the GPUs is known only on the node. Up to 1.2 Apptainer
+# takes only --nv if both are set.
 _GPUS = (
-    "if [ -e /dev/kfd ] && [ ! -e /dev/nvidiactl ]; then export APPTAINER_ROCM=1;"
-    " else export APPTAINER_NV=1; fi"
+    "if [ -e /dev/kfd ] && [ ! -e /dev/nvidiactl ]; then"
+    " export APPTAINER_NV=0 APPTAINER_ROCM=1; else export APPTAINER_NV=1 APPTAINER_ROCM=0; fi"
 )
 _UNSHARE = {"net": ("--net", "--network=none"), "ipc": ("--ipc",), "uts": ("--uts",)}
 

@@ -63,6 +63,7 @@ class AmdReader:
         self._smi: Any = None
         self._gpus: list[tuple[Any, GpuIdentity]] = []
         self._count = 0  # GPUs that the driver lists, also those that do not answer
+        self._shared: set[str] = set()  # UUIDs that several GPUs have
         self._watch = GpuWatch(log)
 
     def open(self) -> None:
@@ -82,11 +83,12 @@ class AmdReader:
             self._find_gpus(handles)
         except Exception as error:  # its own errors are known only once it has been loaded
             self.close()
+            kind = "" if isinstance(error, _DriverLost) else f"{type(error).__name__}: "
             raise NoDriver(
-                f"AMD's GPUs cannot be read: {type(error).__name__}: {error}; check that amd-smi"
+                f"AMD's GPUs cannot be read: {kind}{error}; check that amd-smi"
                 " works on this machine, and that this Python has ROCm's package amdsmi"
             ) from error
-        if not self._watch.seen:
+        if not handles or not self._watch.seen:
             self.close()
             raise NoDriver("no GPU of this machine answers AMD's driver")
 
@@ -124,13 +126,18 @@ class AmdReader:
             self.open()
 
     def _find_gpus(self, handles: list[Any]) -> None:
-        found = [(handle, each) for handle in handles if (each := self._identify(handle))]
+        found = [
+            (handle, each, at)
+            for at, handle in enumerate(handles)
+            if (each := self._identify(handle))
+        ]
         self._count = len(handles)
         # Partitions, and GPUs without a serial number, may have one UUID.
-        uuids = Counter(identity.uuid for _, identity in found)
+        uuids = Counter(identity.uuid for _, identity, _ in found)
+        self._shared |= {uuid for uuid, count in uuids.items() if count > 1}
         self._gpus = [
-            (handle, _with_own_uuid(each) if uuids[each.uuid] > 1 else each)
-            for handle, each in found
+            (handle, _with_own_uuid(each, at) if each.uuid in self._shared else each)
+            for handle, each, at in found
         ]
         self.driver = self._read_driver(handles[0]) if handles else ""
         if not self._watch.seen:
@@ -244,7 +251,7 @@ class AmdReader:
         except self._smi.AmdSmiLibraryException as error:
             code = error.get_error_code()
             if code in _DRIVER_LOST:
-                raise _DriverLost from error
+                raise _DriverLost(_DRIVER_LOST[code]) from error
             if code not in _UNAVAILABLE:
                 self.errors[f"amdsmi_{code}"] += 1
         except Exception as error:  # noqa: BLE001 - of numbers and texts in it that it cannot read
@@ -262,8 +269,9 @@ class AmdReader:
         return None
 
 
-def _with_own_uuid(gpu: GpuIdentity) -> GpuIdentity:
-    own = gpu.pci if gpu.minor is None else gpu.minor
+def _with_own_uuid(gpu: GpuIdentity, at: int) -> GpuIdentity:
+    """Add the number of the GPU's file to its UUID, or else its place in the driver's list."""
+    own = at if gpu.minor is None else gpu.minor  # no place is as high as a number of a file
     return msgspec.structs.replace(gpu, uuid=f"{gpu.uuid}-{own}")
 
 

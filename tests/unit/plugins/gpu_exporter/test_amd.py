@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurmkit_plugins.gpu_exporter import amd, cli
+from slurmkit_plugins.gpu_exporter import amd, cli, readings
 from slurmkit_plugins.gpu_exporter.amd import AmdReader
 from slurmkit_plugins.gpu_exporter.readings import GpuReading, NoDriver
 
@@ -194,6 +194,64 @@ def test_the_device_file_before_rocm_6_4(
     library.gpus[1]["amdsmi_get_gpu_device_bdf"] = other
     _, (busy, _) = read()
     assert busy.identity.minor == minor
+
+
+def test_partitions_of_which_nothing_else_is_known_are_told_apart(library: Library) -> None:
+    """By their place; a UUID stays when another partition does not answer."""
+    for gpu in library.gpus:
+        gpu["amdsmi_get_gpu_device_uuid"] = "u"
+        gpu["amdsmi_get_gpu_device_bdf"] = BUSY["amdsmi_get_gpu_device_bdf"]
+        del gpu["amdsmi_get_gpu_enumeration_info"]
+    reader, found = read()
+    assert [each.identity.uuid for each in found] == ["u-0", "u-1"]
+    library.gpus[0]["amdsmi_get_gpu_device_uuid"] = LibraryError(30)
+    reader.close()
+    assert {each.identity.uuid: each.lost for each in reader.read()} == {"u-1": False, "u-0": True}
+
+
+def test_a_driver_without_gpus_stays_lost(library: Library) -> None:
+    said: list[str] = []
+    reader, _ = read(said)
+    reader.close()
+    library.gpus = ()
+    assert [each.lost for each in reader.read()] == [True, True]
+    assert reader.errors == {"no_driver": 1}
+    assert not any("answers again" in line for line in said)
+
+
+def test_a_gpu_that_stays_lost_has_the_library_started_again(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, _ = read()
+    kept = dict(library.gpus[0])
+    library.gpus[0].update({name: LibraryError(30) for name in BUSY})
+    reader.read()
+    starts: list[int] = []
+    monkeypatch.setattr(library, "amdsmi_init", starts.append)
+    reader.read()
+    assert not starts
+    monkeypatch.setattr(readings, "_RETRY_SECONDS", 0)
+    library.gpus[0].update(kept)
+    assert not any(each.lost for each in reader.read())
+    assert starts == [2]
+
+
+def test_the_library_takes_no_lock_that_others_can_hold(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RSMI_MUTEX_THREAD_ONLY", raising=False)
+    seen: list[str | None] = []
+    monkeypatch.setattr(
+        library, "amdsmi_init", lambda _: seen.append(os.environ.get("RSMI_MUTEX_THREAD_ONLY"))
+    )
+    read()
+    assert seen == ["1"]
+
+
+def test_a_driver_that_is_not_loaded_is_named(library: Library) -> None:
+    library.gpus[0]["amdsmi_get_gpu_device_uuid"] = LibraryError(34)
+    with pytest.raises(NoDriver, match="cannot be read: DRIVER_NOT_LOADED; check"):
+        AmdReader(print).open()
 
 
 def test_who_may_not_see_values_has_lost_no_gpu(library: Library) -> None:
