@@ -81,8 +81,8 @@ class More(TypedDict, total=False):
         timezone: IANA name; the host's zone when left out.
         filters: only usage with one of these values, by dimension; at most 1,000 values in all.
         suspended: `charge` (like sreport) counts GPUs that a suspended run holds, `skip` does not.
-        job: only this job, `12` (with all its parts), `12_3` or `12+1`; several are separated by
-            commas, at most 200.
+        job: only this job, `12` (with all its parts), `12_3` or `12+1`, or a run by its SLUID;
+            several are separated by commas, at most 200.
         now: epoch seconds up to which runs without an end are counted; the current time when left
             out.
     """
@@ -314,10 +314,13 @@ def reclaimed(
         **more: see `More`.
 
     Raises:
-        BadInput: as in `usage`.
+        BadInput: as in `usage`, and for a SLUID.
         LedgerError: when the ledger cannot be read.
     """
-    return reclaimed_report(ledger, _question(begin, end, scope, more))
+    asked = _question(begin, end, scope, more)
+    if asked.job is not None and any(map(parse_sluid, asked.job.split(","))):
+        raise BadInput("what was done about idle GPUs is kept by job id; give the id, not a SLUID")
+    return reclaimed_report(ledger, asked)
 
 
 @also_remote
@@ -384,7 +387,7 @@ def gpu_use_of(
 
     Args:
         ledger: an open ledger.
-        job: `12` (with all its parts), `12_3` or `12+1`; several are separated by commas.
+        job: `12` (with all its parts), `12_3`, `12+1` or a SLUID; several are separated by commas.
         cluster: only runs on this cluster; all clusters when left out.
         scope: which runs the reader may see.
 

@@ -347,7 +347,7 @@ def idle_command(source: str | None, below: float, minutes: int, form: OutputFor
 @click.command("reclaimed")
 @window_options
 @filter_options
-@_job_option
+@click.option("--job", metavar="JOB_ID", help="Only this job; for an array, all its tasks.")
 @format_options
 @db_option
 def reclaimed_command(

@@ -178,7 +178,9 @@ def test_what_has_not_happened_yet_is_not_unknown(file_ledger, capsys):
         file_ledger,
         [run("alice", BEGIN, None, state="RUNNING", last_seen=BEGIN + 60), cancelled],
     )
-    assert f"{'end':17}  not yet\n" in report(capsys, "explain", "--row", "1").out
+    said = report(capsys, "explain", "--row", "1").out
+    assert f"{'end':17}  not yet\n" in said
+    assert f"{'sluid':17}  none before Slurm 24.11\n" in said
     assert f"{'start':17}  never\n" in report(capsys, "explain", "--row", "2").out
     table = report(capsys, "explain", *NOVEMBER, "--columns", "job,end,gpu_hours").out
     assert "?" not in table

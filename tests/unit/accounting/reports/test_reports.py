@@ -311,6 +311,17 @@ def test_a_row_is_explained_by_what_sacct_said_then_and_now(ledger):
             read.evidence(ledger, number, scope=scope)
 
 
+def test_reports_by_sluid_and_the_one_that_knows_none(ledger):
+    write_books(ledger, [run("alice", BEGIN, BEGIN + HOUR, gpus=A100)])
+    with ledger.transaction() as connection:
+        connection.execute(update(runs).values(db_index=14557473182063114240))
+    for report in (read.usage, read.wait, read.explain):
+        assert len(report(ledger, job="sCM1M8QBT2BE00", **NOVEMBER).rows) == 1
+        assert len(report(ledger, job="sCM1M8QBT2BE01", **NOVEMBER).rows) == 0
+    with pytest.raises(BadInput, match="give the id, not a SLUID"):
+        read.reclaimed(ledger, job="12,sCM1M8QBT2BE00", **NOVEMBER)
+
+
 def correct(ledger, number, **values):
     """What a later ingest says of a run."""
     with ledger.transaction() as connection:
