@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -241,7 +241,7 @@ def judge_health(
     section: ServiceSection,
     *,
     running: str | None = None,
-    lacks_pages: bool = False,
+    broken: Iterable[str] = (),
 ) -> ServiceHealth:
     """Judge the ledger by how long ago the scheduled tasks were done.
 
@@ -250,7 +250,7 @@ def judge_health(
         tasks: that are scheduled.
         section: with the ages from which on something is too old.
         running: the task that runs now.
-        lacks_pages: whether the pages of `[ledger.portal]` should be served, and are not.
+        broken: what else does not work.
     """
     now, scheduled = state.taken, {task.name for task in tasks}
     health = ServiceHealth(
@@ -260,10 +260,8 @@ def judge_health(
         running=running,
         errors={name: run.error for name, run in state.tasks.items() if run.error},
     )
-    reasons = list(_reasons(health, scheduled, state, section))
-    if lacks_pages:
-        reasons.append("the pages of [ledger.portal] are not served; the log says why")
-    return msgspec.structs.replace(health, reasons=tuple(reasons))
+    reasons = (*_reasons(health, scheduled, state, section), *broken)
+    return msgspec.structs.replace(health, reasons=reasons)
 
 
 def _reasons(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from slurmkit.config.files import load_section
-from slurmkit.errors import BadConfig
+from slurmkit.errors import BadConfig, ServiceError
 from slurmkit.slurm.commands import LocalSlurmCommands
 from slurmkit_accounting.calendar import Zone, find_zone
 from slurmkit_accounting.config import ScheduleSection, ServiceSection
@@ -139,14 +139,23 @@ def _applications(
     section: ServiceSection, schedule: Schedule, parts: ServiceParts, pages: Neighbour | None
 ) -> Doors:
     """Return the two applications by address, each with its number of threads."""
+    voucher = token_voucher(section) if section.jwt_socket else None
 
     def look() -> monitoring.ServiceHealth:
         with parts.open_ledger() as ledger, ledger.transaction() as connection:
             state = read_state(connection)
         return monitoring.judge_health(
-            state, schedule.tasks, section, running=schedule.running,
-            lacks_pages=pages is not None and not pages.is_serving(),
-        )  # fmt: skip
+            state, schedule.tasks, section, running=schedule.running, broken=broken()
+        )
+
+    def broken() -> Iterator[str]:
+        if pages is not None and not pages.is_serving():
+            yield "the pages of [ledger.portal] are not served; the log says why"
+        if voucher is not None:
+            try:
+                voucher.known_keys()
+            except ServiceError as error:
+                yield f"no query with a token of Slurm is answered: {error}"
 
     answers = QueryAnswerer(parts.open_ledger, parts.permissions, parts.log, parts.open_to_change)
     hours = MonthGpuHours(parts.zone, by_user=section.metrics_by_user)
@@ -171,8 +180,8 @@ def _applications(
         for address in section.addresses
     }
     tokens: Doors = {}
-    if section.jwt_socket:
-        behind_proxy = query_application(answers, parts.log, turns, proxied=token_voucher(section))
+    if voucher:
+        behind_proxy = query_application(answers, parts.log, turns, proxied=voucher)
         tokens = {f"{UNIX}{section.jwt_socket}": Door(behind_proxy, _QUERY_THREADS)}
     listeners = Counter([*queries, *tokens, section.monitor, *([pages.address] if pages else [])])
     ((address, number),) = listeners.most_common(1)

@@ -145,7 +145,7 @@ class TokenReader:
         token, _, text = credential.strip().partition(b" ")
         if len(token) > _LONGEST_TOKEN or token.count(b".") != _DOTS:  # before the keys are read
             raise NotVouched("the message has no token of Slurm")
-        name = check_token(token, self._known_keys(), int(self._now()), self._claim)
+        name = check_token(token, self.known_keys(), int(self._now()), self._claim)
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError as error:
@@ -154,7 +154,12 @@ class TokenReader:
             ) from error
         return OpenedCredential(uid, unpack(text))
 
-    def _known_keys(self) -> TokenKeys:
+    def known_keys(self) -> TokenKeys:
+        """Return the keys that may sign tokens now.
+
+        Raises:
+            ServiceError: when they cannot be read any more.
+        """
         try:
             return self._keys()
         except BadConfig as error:

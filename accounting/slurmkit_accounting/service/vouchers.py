@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 from slurmkit.errors import BadConfig, ServiceError
 from slurmkit_accounting.config import ServiceSection
 from slurmkit_accounting.remote.client import service_uid
-from slurmkit_accounting.remote.protocol import UNIX, Voucher, seal, unseal
+from slurmkit_accounting.remote.protocol import UNIX, seal, unseal
+
+if TYPE_CHECKING:
+    from slurmkit_accounting.service.slurm_tokens import TokenReader
 
 
 def check_vouchers(section: ServiceSection) -> None:
@@ -38,7 +42,7 @@ def check_vouchers(section: ServiceSection) -> None:
         )
 
 
-def token_voucher(section: ServiceSection) -> Voucher:
+def token_voucher(section: ServiceSection) -> TokenReader:
     """Return what certifies who asks through the site's web server.
 
     Raises:

@@ -57,9 +57,12 @@ def wait_for(url: str) -> bytes:
 @pytest.mark.usefixtures("munge")
 def test_it_serves_until_sigterm(tmp_path: Path) -> None:
     monitor = free_port()
-    config = tmp_path / "site.toml"
+    config, key = tmp_path / "site.toml", tmp_path / "jwt_hs256.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
     config.write_text(
-        f'[ledger.service]\nuser = "{os.getuid()}"\nlisten = "127.0.0.1:{free_port()}"\n'
+        f'[ledger.service]\njwt_socket = "{tmp_path}/tokens"\njwt_key = "{key}"\n'
+        f'user = "{os.getuid()}"\nlisten = "127.0.0.1:{free_port()}"\n'
         f'monitor = "127.0.0.1:{monitor}"\n[ledger.schedule]\ntimezone = "UTC"\n'
     )
     process = subprocess.Popen(
@@ -74,6 +77,9 @@ def test_it_serves_until_sigterm(tmp_path: Path) -> None:
         assert b"slurmkit_ledger_up 1.0" in wait_for(f"http://127.0.0.1:{monitor}/metrics")
         while b"is not on the PATH" not in wait_for(f"http://127.0.0.1:{monitor}/health"):
             time.sleep(0.05)  # the ingest that every first start begins with fails: no Slurm here
+        key.unlink()
+        health = json.loads(wait_for(f"http://127.0.0.1:{monitor}/health"))
+        assert f"cannot read {key}" in health["reasons"][-1]
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
     finally:
