@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from slurmkit.doctor.case import Check, CheckContext, CheckFinding, Severity, parse_release
-from slurmkit.doctor.installation import asks_by_munge
+from slurmkit.doctor.installation import asks_by_munge, asks_by_token
 from slurmkit.errors import ControllerDown, DatabaseDown, SlurmError, SlurmMissing
 from slurmkit.formats.display import format_time as time_of
 from slurmkit.formats.display import printable
@@ -166,6 +166,20 @@ def check_munge(case: CheckContext) -> Iterator[CheckFinding]:
                     "as root here")  # fmt: skip
 
 
+def check_tokens(case: CheckContext) -> Iterator[CheckFinding]:
+    """Check that slurmctld gives the tokens with which this host asks the ledger's service."""
+    if asks_by_token() and "auth/jwt" not in case.config.get("AuthAltTypes", "").split(","):
+        yield CheckFinding(
+            "warning",
+            "AuthAltTypes has no auth/jwt, and clients here ask the ledger's service with tokens",
+            "slurmctld gives nobody a token: reports and settings of mails work only for people who"
+            " have one of another issuer in $SLURM_JWT",
+            "AuthAltTypes=auth/jwt and AuthAltParameters=jwt_key=/etc/slurm/jwt_hs256.key"
+            " (docs/service.md)",
+            "slurm.conf; then restart slurmctld",
+        )
+
+
 def _munge_fault(case: CheckContext, *, or_missing: str = "") -> str:
     """Return why munge cannot encode and decode a credential; empty if it can.
 
@@ -234,6 +248,7 @@ CHECKS = (
     Check("client-release", "commands and slurmctld have the same release", check_client_release),
     Check("clock", "this machine's clock agrees with slurmctld's", check_clock),
     Check("munge", "munge works", check_munge),
+    Check("tokens", "slurmctld gives the tokens that the ledger's service asks for", check_tokens),
     Check("metrics", "slurmctld's metrics are not open to everybody", check_metrics),
     Check("cgroup-names", "cgroups of jobs are named by job id", check_cgroup_names),
 )

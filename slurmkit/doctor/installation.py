@@ -180,6 +180,11 @@ def asks_by_munge() -> bool:
     return _service_setting("auth") == "munge" and not _service_setting("url").startswith("unix:")
 
 
+def asks_by_token() -> bool:
+    """Return whether this host asks the service with tokens of Slurm."""
+    return _service_setting("auth") == "jwt" and not _service_setting("url").startswith("unix:")
+
+
 def _service_setting(name: str) -> str:
     if any(find_spec(extra) is None for extra in EXTRAS["accounting"]):
         return ""

@@ -22,6 +22,8 @@ THROTTLE_REASONS = {
 
 IDLE_BELOW = 1.0
 """A GPU is idle over a time if each sample of its utilization is below this, percent."""
+LEAST_MEASURED = 0.9
+"""Share of that time that the samples must cover; else it is unknown whether the GPU was idle."""
 
 
 class NoSamples(SlurmkitError):

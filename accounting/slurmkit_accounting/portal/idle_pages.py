@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flask import Blueprint, g, render_template
 from sqlalchemy import select, text
 
-from slurmkit.state.gpu_metrics import IDLE_BELOW
+from slurmkit.state.gpu_metrics import IDLE_BELOW, LEAST_MEASURED
 from slurmkit.state.gpu_use import GpuUseNow
 from slurmkit_accounting.ledger.bulk_write import in_values
 from slurmkit_accounting.ledger.schema.runs import OPEN, runs
@@ -65,7 +65,8 @@ def _is_idle(gpu: GpuUseNow) -> bool | None:
     if gpu.busiest >= IDLE_BELOW or is_new:
         return False
     measured = None if gpu.since is None else gpu.last - gpu.since
-    return True if measured is not None and measured + gpu.age >= _SECONDS * 0.95 else None
+    least = _SECONDS * LEAST_MEASURED
+    return True if measured is not None and measured + gpu.age >= least else None
 
 
 def _numbers(gpus: list[IdleGpuRow]) -> list[tuple[str, int]]:

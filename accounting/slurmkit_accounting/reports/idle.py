@@ -12,7 +12,7 @@ from slurmkit.config.plugins import load_plugin
 from slurmkit.diagnose.gpus_now import gpu_sources
 from slurmkit.errors import SlurmkitError
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit.state.gpu_metrics import GpuMetrics, GpuSample, plausible_percent
+from slurmkit.state.gpu_metrics import LEAST_MEASURED, GpuMetrics, GpuSample, plausible_percent
 from slurmkit.state.gpumap import read_gpus
 from slurmkit.state.gpumap_model import Gpu
 from slurmkit_accounting.reports.model import Column, Meta, Report, sum_columns
@@ -191,4 +191,4 @@ def _is_idle(
         return "no"
     if held is not None and now - held < bound.seconds:
         return "no"  # the job has not held the GPU for that long
-    return "yes" if lasted >= bound.seconds * 0.9 else None
+    return "yes" if lasted >= bound.seconds * LEAST_MEASURED else None

@@ -319,8 +319,23 @@ def test_where_no_cgroup_has_a_sluid_there_is_nothing_to_say(other: dict[str, st
     assert [each.severity for each in look(site, "cgroup-names")] == ["ok"]
 
 
+@pytest.mark.parametrize("types", ["(null)", "auth/munge"])
+def test_slurm_must_make_the_tokens_that_clients_show(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: str
+) -> None:
+    settings(AuthAltTypes=types)(site)
+    assert [each.severity for each in look(site, "tokens")] == ["ok"]
+    section = '[ledger.service]\nauth = "jwt"\nurl = "https://ledger.example.org"\n'
+    (tmp_path / "site.toml").write_text(section, "utf-8")
+    monkeypatch.setenv("SLURMKIT_CONFIG", str(tmp_path / "site.toml"))
+    (found,) = look(site, "tokens")
+    assert (found.severity, found.fix[:22]) == ("warning", "AuthAltTypes=auth/jwt ")
+    settings(AuthAltTypes="auth/munge,auth/jwt")(site)
+    assert [each.severity for each in look(site, "tokens")] == ["ok"]
+
+
 def test_every_check_of_slurm_can_find_something() -> None:
-    elsewhere = {"clock", "enforce-safe", "gpu-metrics", "own-association"}  # below
+    elsewhere = {"clock", "enforce-safe", "gpu-metrics", "own-association", "tokens"}  # below
     names = {check.name for check in CHECKS} - LOCAL - elsewhere
     assert names == {name for name, *_ in PROVOKED}
     assert len({check.name for check in CHECKS}) == len(CHECKS)
