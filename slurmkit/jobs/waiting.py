@@ -17,7 +17,8 @@ from slurmkit.jobs.pending_reasons import explain_reason
 
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 _RETURN_WHEN = ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION")
-_NO_REASON_YET = ("", "None", "Prolog")
+NO_REASON_YET = ("", "None", "Prolog")
+"""Reasons of a pending job that say nothing yet."""
 AddressT = TypeVar("AddressT")
 
 
@@ -170,7 +171,7 @@ def _status_line(
     if info.state != "PENDING":
         runs = f"job {job.id} runs on {info.node_list}; waiting for {waiting_for}"
         return runs if waiting_for else last
-    if info.reason in _NO_REASON_YET:
+    if info.reason in NO_REASON_YET:
         return last
     meaning = explain_reason(info.reason, job.id).meaning
     return last if meaning in last else why_pending(job, meaning)

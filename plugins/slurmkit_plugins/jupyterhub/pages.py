@@ -12,9 +12,9 @@ from slurmkit.formats.display import format_time, printable
 from slurmkit.formats.durations import format_duration
 from slurmkit.jobs.info import JobInfo
 from slurmkit.jobs.pending_reasons import explain_reason
+from slurmkit.jobs.waiting import NO_REASON_YET
 from slurmkit_plugins.jupyterhub.person import Choice, Offered
 
-_NO_REASON_YET = ("", "None", "Prolog")
 _AT_ONCE_SECONDS = 90
 
 
@@ -135,7 +135,7 @@ def describe_wait(job_id: str, info: JobInfo | None) -> tuple[int, str]:
         return 90, f"Job {job_id} has ended"
     if info.state != "PENDING":
         return 70, f"Job {job_id} runs on {info.node_list}; Jupyter is starting"
-    if info.reason in _NO_REASON_YET:
+    if info.reason in NO_REASON_YET:
         return 20, f"Job {job_id} waits for Slurm to look at it"
     meaning = explain_reason(info.reason, job_id).meaning
     expected = info.started is not None and info.started > time.time()
