@@ -182,7 +182,7 @@ def asks_by_munge() -> bool:
 
 def asks_by_token() -> bool:
     """Return whether this host asks the service with tokens of Slurm."""
-    return _service_setting("auth") == "jwt" and not _service_setting("url").startswith("unix:")
+    return _service_setting("auth") == "jwt" and _service_setting("url").startswith("https:")
 
 
 def _service_setting(name: str) -> str:

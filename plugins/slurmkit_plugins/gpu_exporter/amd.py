@@ -64,6 +64,7 @@ class AmdReader:
         self._gpus: list[tuple[Any, GpuIdentity]] = []
         self._count = 0  # GPUs that the driver lists, also those that do not answer
         self._shared: set[str] = set()  # UUIDs that several GPUs have
+        self._by_place: set[str] = set()  # UUIDs with a place in the list, which may change
         self._watch = GpuWatch(log)
 
     def open(self) -> None:
@@ -142,7 +143,10 @@ class AmdReader:
         self.driver = self._read_driver(handles[0]) if handles else ""
         if not self._watch.seen:
             self._tell_closed_files()
-        self._watch.find(identity for _, identity in self._gpus)
+        self._watch.forget(self._shared | self._by_place)
+        gpus = [identity for _, identity in self._gpus]
+        self._watch.find(gpus)
+        self._by_place = {gpu.uuid for gpu in gpus if gpu.minor is None and gpu.uuid not in uuids}
 
     def _tell_closed_files(self) -> None:
         files = list(DRI.glob("renderD*"))

@@ -134,6 +134,12 @@ class GpuWatch:
         """Say which GPUs the library finds."""
         self.seen |= {gpu.uuid: gpu for gpu in gpus}
 
+    def forget(self, uuids: Iterable[str]) -> None:
+        """Forget GPUs whose UUID was none of their own."""
+        for uuid in uuids:
+            self.seen.pop(uuid, None)
+            self._lost.discard(uuid)
+
     def is_due(self, *, is_missing: bool = False) -> bool:
         """Tell whether to start the library again: a GPU is lost, or missing, for a while."""
         pause = _RETRY_SECONDS * 2**self._retries

@@ -206,7 +206,31 @@ def test_partitions_of_which_nothing_else_is_known_are_told_apart(library: Libra
     assert [each.identity.uuid for each in found] == ["u-0", "u-1"]
     library.gpus[0]["amdsmi_get_gpu_device_uuid"] = LibraryError(30)
     reader.close()
-    assert {each.identity.uuid: each.lost for each in reader.read()} == {"u-1": False, "u-0": True}
+    assert {each.identity.uuid: each.lost for each in reader.read()} == {"u-1": False}
+
+
+def test_a_uuid_that_turns_out_to_be_shared_is_no_lost_gpu(library: Library) -> None:
+    for gpu in library.gpus:
+        gpu["amdsmi_get_gpu_device_uuid"] = "u"
+    library.gpus[0]["amdsmi_get_gpu_device_uuid"] = LibraryError(30)
+    reader, found = read()
+    assert [each.identity.uuid for each in found] == ["u"]
+    library.gpus[0]["amdsmi_get_gpu_device_uuid"] = "u"
+    reader.close()
+    assert {each.identity.uuid: each.lost for each in reader.read()} == {
+        "u-128": False, "u-136": False,
+    }  # fmt: skip
+    file = library.gpus[1].pop("amdsmi_get_gpu_enumeration_info")
+    library.gpus[1]["amdsmi_get_gpu_enumeration_info"] = {}
+    reader.close()
+    assert {each.identity.uuid: each.lost for each in reader.read()} == {
+        "u-128": False, "u-1": False, "u-136": True,
+    }  # fmt: skip
+    library.gpus[1]["amdsmi_get_gpu_enumeration_info"] = file
+    reader.close()
+    assert {each.identity.uuid: each.lost for each in reader.read()} == {
+        "u-128": False, "u-136": False,
+    }  # fmt: skip
 
 
 def test_a_driver_without_gpus_stays_lost(library: Library) -> None:
