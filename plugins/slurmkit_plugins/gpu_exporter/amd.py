@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from slurmkit_plugins.gpu_exporter.readings import (
+    DriverReading,
     GpuIdentity,
-    GpuReading,
     GpuWatch,
     Log,
     NoDriver,
@@ -32,17 +32,17 @@ DRI = Path("/dev/dri")
 # Locks within this process. Else they are files in /dev/shm, which any user can make and hold.
 _LOCKS = "RSMI_MUTEX_THREAD_ONLY"
 # The GPU, the driver or the user does not have the value; that is no error (amdsmi.h).
-_UNAVAILABLE = {2: "NOT_SUPPORTED", 3: "NOT_YET_IMPLEMENTED", 10: "NO_PERM", 40: "NO_DATA"}
+_UNAVAILABLE = (2, 3, 10, 40)  # NOT_SUPPORTED, NOT_YET_IMPLEMENTED, NO_PERM, NO_DATA
 _DRIVER_LOST = {32: "NOT_INIT", 34: "DRIVER_NOT_LOADED"}
+_CANNOT_READ = (
+    "AMD's GPUs cannot be read: {}; check that amd-smi works on this machine, and that this Python"
+    " has ROCm's package amdsmi"
+)
 _NO_VALUE = ("N/A", 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 _NO_SENSOR = 0xFFFF  # of 16 bits: percent, watts and degrees
 _MOST_WATTS, _MOST_CELSIUS = 5000.0, 200.0
 _MOST_MEMORY, _MOST_JOULES = 1 << 46, 1e15
 _ECC_KINDS = {"corrected": "correctable_count", "uncorrected": "uncorrectable_count"}
-
-
-class _DriverLost(Exception):
-    """The driver is gone."""
 
 
 class AmdReader:
@@ -64,7 +64,6 @@ class AmdReader:
         self._gpus: list[tuple[Any, GpuIdentity]] = []
         self._count = 0  # GPUs that the driver lists, also those that do not answer
         self._shared: set[str] = set()  # UUIDs that several GPUs have
-        self._by_place: set[str] = set()  # UUIDs with a place in the list, which may change
         self._watch = GpuWatch(log)
 
     def open(self) -> None:
@@ -82,13 +81,12 @@ class AmdReader:
                 self._smi.amdsmi_init(self._smi.AmdSmiInitFlags.INIT_AMD_GPUS)
                 handles = self._smi.amdsmi_get_processor_handles()
             self._find_gpus(handles)
+        except NoDriver:
+            self.close()
+            raise
         except Exception as error:  # its own errors are known only once it has been loaded
             self.close()
-            kind = "" if isinstance(error, _DriverLost) else f"{type(error).__name__}: "
-            raise NoDriver(
-                f"AMD's GPUs cannot be read: {kind}{error}; check that amd-smi"
-                " works on this machine, and that this Python has ROCm's package amdsmi"
-            ) from error
+            raise NoDriver(_CANNOT_READ.format(f"{type(error).__name__}: {error}")) from error
         if not handles or not self._watch.seen:
             self.close()
             raise NoDriver("no GPU of this machine answers AMD's driver")
@@ -100,16 +98,16 @@ class AmdReader:
                 self._smi.amdsmi_shut_down()
         self._smi, self._gpus, self._count, self.driver = None, [], 0, ""
 
-    def read(self) -> list[GpuReading]:
+    def read(self) -> list[DriverReading]:
         """Read all GPUs, those that do not answer as lost."""
-        readings: list[GpuReading] = []
+        readings: list[DriverReading] = []
         had_driver = bool(self.driver)
         try:
             self._open_again()
             for handle, identity in self._gpus:
                 if reading := self._read_gpu(handle, identity):
                     readings.append(reading)
-        except (_DriverLost, NoDriver):
+        except NoDriver:
             self.errors["no_driver"] += 1
             if had_driver:
                 self._log("the driver is lost; each reading tries it again")
@@ -143,10 +141,13 @@ class AmdReader:
         self.driver = self._read_driver(handles[0]) if handles else ""
         if not self._watch.seen:
             self._tell_closed_files()
-        self._watch.forget(self._shared | self._by_place)
-        gpus = [identity for _, identity in self._gpus]
-        self._watch.find(gpus)
-        self._by_place = {gpu.uuid for gpu in gpus if gpu.minor is None and gpu.uuid not in uuids}
+        self._watch.forget([gpu for gpu in self._watch.seen.values() if self._has_others_uuid(gpu)])
+        self._watch.find(identity for _, identity in self._gpus)
+
+    def _has_others_uuid(self, gpu: GpuIdentity) -> bool:
+        """Tell whether a UUID is of several GPUs, or has a place in the list, which may change."""
+        by_place = gpu.minor is None and gpu.uuid.rpartition("-")[0] in self._shared
+        return by_place or gpu.uuid in self._shared
 
     def _tell_closed_files(self) -> None:
         files = list(DRI.glob("renderD*"))
@@ -192,7 +193,7 @@ class AmdReader:
         version = known.get("driver_version", "") if isinstance(known, dict) else known
         return str(version or "unknown")
 
-    def _read_gpu(self, handle: Any, identity: GpuIdentity) -> GpuReading | None:
+    def _read_gpu(self, handle: Any, identity: GpuIdentity) -> DriverReading | None:
         """Read a GPU; None if it is lost."""
         before = self.errors.total()
         activity = self._ask("amdsmi_get_gpu_activity", handle)
@@ -201,7 +202,7 @@ class AmdReader:
             return None
         total = self._memory(handle, "amdsmi_get_gpu_memory_total")
         used = self._memory(handle, "amdsmi_get_gpu_memory_usage")
-        return GpuReading(
+        return DriverReading(
             identity=identity,
             utilization=self._within("utilization", (activity or {}).get("gfx_activity"), 0, 100),
             memory_used=None if used is None or total is None or used > total else int(used),
@@ -246,7 +247,11 @@ class AmdReader:
         return {kind: int(count) for kind, count in counts.items() if count is not None}
 
     def _ask(self, name: str, *values: Any) -> Any:
-        """Call a function of the library; None if this release, GPU or driver has no answer."""
+        """Call a function of the library; None if this release, GPU or driver has no answer.
+
+        Raises:
+            NoDriver: when the driver is gone.
+        """
         function = getattr(self._smi, name, None)
         if function is None:
             return None
@@ -255,7 +260,7 @@ class AmdReader:
         except self._smi.AmdSmiLibraryException as error:
             code = error.get_error_code()
             if code in _DRIVER_LOST:
-                raise _DriverLost(_DRIVER_LOST[code]) from error
+                raise NoDriver(_CANNOT_READ.format(_DRIVER_LOST[code])) from error
             if code not in _UNAVAILABLE:
                 self.errors[f"amdsmi_{code}"] += 1
         except Exception as error:  # noqa: BLE001 - of numbers and texts in it that it cannot read

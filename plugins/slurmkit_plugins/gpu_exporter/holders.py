@@ -14,7 +14,7 @@ import msgspec
 from slurmkit.errors import BadInput, SlurmError
 from slurmkit.formats.scontrol import expand_typed_nodes
 from slurmkit.slurm.commands import SlurmCommands
-from slurmkit_plugins.gpu_exporter.readings import GpuIdentity, GpuProcess, GpuReading, Log
+from slurmkit_plugins.gpu_exporter.readings import DriverReading, GpuIdentity, GpuProcess, Log
 
 RECORDS = Path("/run/slurmkit/gpus")  # plugins/slurmkit_plugins/slurm/gpus.sh writes it
 PROC = Path("/proc")
@@ -248,7 +248,7 @@ def _number_at_end(path: str) -> int | None:
 
 
 class JobShare(msgspec.Struct, frozen=True):
-    """What one job did on a shared GPU; None is unknown. Units as in `GpuReading`."""
+    """What one job did on a shared GPU; None is unknown. Units as in `DriverReading`."""
 
     job: str
     utilization: float | None
@@ -280,7 +280,7 @@ class JobFinder:
         self._seen: dict[str, dict[str, Path]] = {}
         self._homes: set[Path] = set()  # folders in which jobs have their cgroups
 
-    def jobs_on(self, index: int | None, reading: GpuReading) -> tuple[str, ...]:
+    def jobs_on(self, index: int | None, reading: DriverReading) -> tuple[str, ...]:
         """Return the ids (as Slurm numbers them, also of array tasks) of the jobs on a GPU.
 
         The prolog's records say it; where there is none, the processes on the GPU do. A job that
@@ -298,7 +298,7 @@ class JobFinder:
         self._seen[gpu] = there | {job: each for job, each in folders.items() if each is not None}
         return tuple(sorted(now | there.keys()))
 
-    def shares(self, jobs: Iterable[str], reading: GpuReading) -> list[JobShare]:
+    def shares(self, jobs: Iterable[str], reading: DriverReading) -> list[JobShare]:
         """Return what each job's processes did, as far as every process is known to be a job's."""
         processes = reading.processes
         if processes is None:
@@ -342,7 +342,7 @@ class JobFinder:
         names = (f"job_{job}", f"../uid_*/job_{job}")
         return not any(any(home.glob(name)) for home in self._homes for name in names)
 
-    def _jobs_by_pid(self, reading: GpuReading) -> dict[int, str | None]:
+    def _jobs_by_pid(self, reading: DriverReading) -> dict[int, str | None]:
         return {process.pid: self._job_of(process.pid) for process in reading.processes or ()}
 
     def _job_of(self, pid: int) -> str | None:

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from slurmkit_plugins.gpu_exporter.holders import JobFinder, read_mig_minors
-from slurmkit_plugins.gpu_exporter.readings import GpuReader, GpuReading
+from slurmkit_plugins.gpu_exporter.readings import DriverReading, GpuReader
 
 _LABELS = ("node", "gpu", "uuid", "pci", "mig")
 _LEAST_SECONDS = 1.0  # between two readings: several scrapers cost no more than one
@@ -177,7 +177,7 @@ class _Families:
         """Return the families that have a series."""
         return [family for family in vars(self).values() if family.samples]
 
-    def add_reading(self, labels: tuple[str, ...], reading: GpuReading) -> None:
+    def add_reading(self, labels: tuple[str, ...], reading: DriverReading) -> None:
         """Add the values of a GPU that are known."""
         if not reading.identity.mig:
             self.lost.add_metric(labels, reading.lost)
@@ -200,7 +200,7 @@ class _Families:
     def add_jobs(
         self,
         labels: tuple[str, ...],
-        reading: GpuReading,
+        reading: DriverReading,
         held_by: tuple[str, ...],
         jobs: JobFinder,
     ) -> None:

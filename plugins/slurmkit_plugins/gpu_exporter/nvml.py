@@ -16,9 +16,9 @@ import msgspec
 import pynvml
 
 from slurmkit_plugins.gpu_exporter.readings import (
+    DriverReading,
     GpuIdentity,
     GpuProcess,
-    GpuReading,
     GpuWatch,
     Log,
     NoDriver,
@@ -131,9 +131,9 @@ class NvmlReader:
             pynvml.nvmlShutdown()
         self._gpus, self._count, self._events, self.driver = [], 0, None, ""
 
-    def read(self) -> list[GpuReading]:
+    def read(self) -> list[DriverReading]:
         """Read all GPUs, those that do not answer as lost."""
-        readings: list[GpuReading] = []
+        readings: list[DriverReading] = []
         had_driver = bool(self.driver)
         try:
             self._open_again()
@@ -191,7 +191,7 @@ class NvmlReader:
         has_activity = bool(support and support.isSupportedDevice)
         return _Gpu(handle, identity, _ActivityReader(self._ask, is_supported=has_activity))
 
-    def _read_if_there(self, gpu: _Gpu) -> list[GpuReading]:
+    def _read_if_there(self, gpu: _Gpu) -> list[DriverReading]:
         """Read a GPU and its MIG instances; nothing if it is lost."""
         try:
             return list(self._read_gpu(gpu))
@@ -202,7 +202,7 @@ class NvmlReader:
             gpu.activity.close()
             return []
 
-    def _read_gpu(self, gpu: _Gpu) -> Iterator[GpuReading]:
+    def _read_gpu(self, gpu: _Gpu) -> Iterator[DriverReading]:
         handle = gpu.handle
         mode = self._ask(pynvml.nvmlDeviceGetMigMode, handle)
         partitioned = bool(mode and mode[0])
@@ -213,7 +213,7 @@ class NvmlReader:
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage, handle)
         watts = None if milliwatts is None else milliwatts / 1000
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        yield GpuReading(
+        yield DriverReading(
             identity=gpu.identity,
             partitioned=partitioned,
             utilization=busy,
@@ -230,7 +230,7 @@ class NvmlReader:
         if partitioned:
             yield from self._read_instances(gpu)
 
-    def _read_instances(self, gpu: _Gpu) -> Iterator[GpuReading]:
+    def _read_instances(self, gpu: _Gpu) -> Iterator[DriverReading]:
         """Read the MIG instances of a GPU; they come and go while the exporter runs."""
         count = self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu.handle) or 0
         for at in range(count):
@@ -246,7 +246,7 @@ class NvmlReader:
             )
             used, total = self._read_memory(handle)
             activity = gpu.activity.read(identity.mig, gpu.handle, identity.gpu_instance)
-            yield GpuReading(
+            yield DriverReading(
                 identity=identity,
                 # NVML has no utilization of MIG instances; GPM has it, from Hopper on.
                 utilization=self._percent("utilization", activity.get("graphics")),

@@ -51,7 +51,7 @@ class GpuProcess(msgspec.Struct, frozen=True):
     utilization: float | None
 
 
-class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+class DriverReading(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU or MIG instance did at one moment; None is unknown.
 
     Attributes:
@@ -105,7 +105,7 @@ class GpuReader(Protocol):
     def close(self) -> None:
         """Free what the library holds."""
 
-    def read(self) -> list[GpuReading]:
+    def read(self) -> list[DriverReading]:
         """Read all GPUs, those that do not answer as lost."""
 
 
@@ -134,11 +134,11 @@ class GpuWatch:
         """Say which GPUs the library finds."""
         self.seen |= {gpu.uuid: gpu for gpu in gpus}
 
-    def forget(self, uuids: Iterable[str]) -> None:
+    def forget(self, gpus: Iterable[GpuIdentity]) -> None:
         """Forget GPUs whose UUID was none of their own."""
-        for uuid in uuids:
-            self.seen.pop(uuid, None)
-            self._lost.discard(uuid)
+        for gpu in gpus:
+            del self.seen[gpu.uuid]
+            self._lost.discard(gpu.uuid)
 
     def is_due(self, *, is_missing: bool = False) -> bool:
         """Tell whether to start the library again: a GPU is lost, or missing, for a while."""
@@ -148,7 +148,7 @@ class GpuWatch:
         self._retries = min(self._retries + 1, _MOST_DOUBLINGS)
         return True
 
-    def add_lost(self, readings: list[GpuReading]) -> list[GpuReading]:
+    def add_lost(self, readings: list[DriverReading]) -> list[DriverReading]:
         """Return the readings of the GPUs that answer, then those of the lost ones."""
         lost = self.seen.keys() - {reading.identity.uuid for reading in readings}
         if lost != self._lost:
@@ -158,4 +158,4 @@ class GpuWatch:
             self._log(f"{uuid} at {self.seen[uuid].pci} {state}")
         self._lost = lost
         absent = (gpu for uuid, gpu in self.seen.items() if uuid in lost)
-        return [*readings, *(GpuReading(identity=gpu, lost=True) for gpu in absent)]
+        return [*readings, *(DriverReading(identity=gpu, lost=True) for gpu in absent)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from slurmkit_plugins.gpu_exporter import amd, cli, readings
 from slurmkit_plugins.gpu_exporter.amd import AmdReader
-from slurmkit_plugins.gpu_exporter.readings import GpuReading, NoDriver
+from slurmkit_plugins.gpu_exporter.readings import DriverReading, NoDriver
 
 # Of `amd-smi metric --json` of ROCm 7.2 on MI300X: activity, power and memory.
 BUSY = {
@@ -91,7 +91,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     return made
 
 
-def read(said: list[str] | None = None) -> tuple[AmdReader, list[GpuReading]]:
+def read(said: list[str] | None = None) -> tuple[AmdReader, list[DriverReading]]:
     reader = AmdReader((said if said is not None else []).append)
     reader.open()
     return reader, reader.read()

@@ -20,7 +20,7 @@ from slurmkit_plugins.gpu_exporter.holders import (
     read_mig_minors,
     read_slurm_gpus,
 )
-from slurmkit_plugins.gpu_exporter.readings import GpuIdentity, GpuProcess, GpuReading
+from slurmkit_plugins.gpu_exporter.readings import DriverReading, GpuIdentity, GpuProcess
 
 from slurmkit.errors import BadInput, Refused
 from slurmkit.testing import FakeSlurm
@@ -160,8 +160,8 @@ def record(folder: Path, index: int, job: str, start: int) -> None:
     (folder / str(index) / job).write_text(f"job={job}\nuser=alice\nstart={start}\n", "utf-8")
 
 
-def reading(*processes: GpuProcess) -> GpuReading:
-    return GpuReading(identity=gpu(0), processes=processes)
+def reading(*processes: GpuProcess) -> DriverReading:
+    return DriverReading(identity=gpu(0), processes=processes)
 
 
 def test_records_say_which_job_holds_a_gpu(tmp_path: Path) -> None:
@@ -319,4 +319,4 @@ def test_a_process_of_nobody_knows_makes_all_shares_unknown(tmp_path: Path) -> N
     assert jobs.shares(["41", "42"], reading(GpuProcess(7, 1, 50), unknown)) == [
         JobShare("41", None, None)
     ]
-    assert jobs.shares(["41"], GpuReading(identity=gpu(0))) == []
+    assert jobs.shares(["41"], DriverReading(identity=gpu(0))) == []

@@ -13,11 +13,11 @@ from nvml_stub import GPU_0, GPU_1, NODES, STUB, TWO_GPUS, Stub
 from slurmkit_accounting.gpu_use.samples import MOST_WATTS
 from slurmkit_plugins.gpu_exporter import nvml, readings
 from slurmkit_plugins.gpu_exporter.nvml import NvmlReader
-from slurmkit_plugins.gpu_exporter.readings import GpuReading, NoDriver
+from slurmkit_plugins.gpu_exporter.readings import DriverReading, NoDriver
 from waiting import wait_until
 
 
-def by_uuid(readings: list[GpuReading]) -> dict[str, GpuReading]:
+def by_uuid(readings: list[DriverReading]) -> dict[str, DriverReading]:
     return {reading.identity.mig or reading.identity.uuid: reading for reading in readings}
 
 
@@ -133,7 +133,7 @@ def test_a_lost_gpu_is_said_once_and_found_again(stub: Stub, reader: NvmlReader)
     for _ in range(2):
         readings = by_uuid(reader.read())
         lost, other = readings[GPU_0], readings[GPU_1]
-        assert lost == GpuReading(identity=lost.identity, lost=True)
+        assert lost == DriverReading(identity=lost.identity, lost=True)
         assert (other.lost, other.utilization) == (False, 0)
     stub.play(0, "error", "0")
     assert by_uuid(reader.read())[GPU_0].utilization == 0
